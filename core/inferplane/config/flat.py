@@ -1,0 +1,40 @@
+"""From flat names to the sections of the configuration; turns pydantic's errors into ours."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from inferplane.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from inferplane.config.schema import Config
+
+
+def sections_of(config_class: type[Config]) -> dict[str, str]:
+    """Field name to section name; names are unique over sections."""
+    return {
+        field: section
+        for section, info in config_class.model_fields.items()
+        for field in info.annotation.model_fields  # type: ignore[union-attr]
+    }
+
+
+def config_from_flat(config_class: type[Config], values: dict[str, Any]) -> Config:
+    """See `Config.from_flat`."""
+    owners = sections_of(config_class)
+    nested: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if name not in owners:
+            near = difflib.get_close_matches(name, owners, n=1)
+            remedy = f"did you mean {near[0]!r}?" if near else "see `inferplane serve --help`"
+            raise InvalidValue(name, value, "is not a setting", remedy=remedy)
+        nested.setdefault(owners[name], {})[name] = value
+    try:
+        return config_class(**nested)  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"][1:])
+        raise InvalidValue(field, first["input"], first["msg"]) from error

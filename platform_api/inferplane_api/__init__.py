@@ -1,0 +1,67 @@
+"""The contract between the Inferplane core and its plugins. Light: importing it imports no torch."""
+
+from inferplane_api.errors import InferplaneError, InvalidValue, Unsupported
+from inferplane_api.kv import KVGeometry, KVGroupSpec, KVLayout, KVView
+from inferplane_api.model import LayerSpec, ModelSpec
+from inferplane_api.sampling import SamplingParams
+from inferplane_api.spec import (
+    AttentionRequest,
+    AttentionSpec,
+    ConfigPatch,
+    DeviceInfo,
+    Evidence,
+    HeadSizes,
+    HostInfo,
+    KernelSpec,
+    ModelPluginSpec,
+    Option,
+    PageSizes,
+    PlatformSpec,
+    ProbeResult,
+    ProbeState,
+    Reason,
+    SchedulingConstraints,
+    Verdict,
+    WeightFormatSpec,
+)
+from inferplane_api.step import NewRequest, SampleInputs, StepPlan, StepResult, TokenLogprobs
+
+API_VERSION = "0.1.0"
+"""Semantic version of the contract; equals the distribution's version."""
+
+__all__ = [
+    "API_VERSION",
+    "AttentionRequest",
+    "AttentionSpec",
+    "ConfigPatch",
+    "DeviceInfo",
+    "Evidence",
+    "HeadSizes",
+    "HostInfo",
+    "InferplaneError",
+    "InvalidValue",
+    "KVGeometry",
+    "KVGroupSpec",
+    "KVLayout",
+    "KVView",
+    "KernelSpec",
+    "LayerSpec",
+    "ModelPluginSpec",
+    "ModelSpec",
+    "NewRequest",
+    "Option",
+    "PageSizes",
+    "PlatformSpec",
+    "ProbeResult",
+    "ProbeState",
+    "Reason",
+    "SampleInputs",
+    "SamplingParams",
+    "SchedulingConstraints",
+    "StepPlan",
+    "StepResult",
+    "TokenLogprobs",
+    "Unsupported",
+    "Verdict",
+    "WeightFormatSpec",
+]
