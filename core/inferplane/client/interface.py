@@ -1,0 +1,49 @@
+"""An engine as a front end sees it; knows nothing about processes or transports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from inferplane.errors import InferplaneError
+    from inferplane.messages import Delta, Request, Stats
+    from inferplane_api.runner import Capacity
+
+EngineState = Literal["starting", "ready", "hung", "dead", "closed"]
+
+
+class RequestStream(Protocol):
+    """The deltas of one API request's sequences, as they come."""
+
+    def __aiter__(self) -> AsyncIterator[tuple[int, Delta]]:
+        """(index into the submitted list, delta). Ends when every sequence has a finish_reason. Raises EngineDead with
+        the cause when the engine dies or hangs."""
+
+    def abort(self, index: int | None = None) -> None:
+        """Stop one sequence, or all; idempotent, harmless after the end."""
+
+
+class EngineClient(Protocol):
+    """One engine (or several behind one face)."""
+
+    client_id: str
+    state: EngineState
+    failure: InferplaneError | None
+    """The cause, in states "hung" and "dead"."""
+    stats: Stats
+    """As last heard."""
+
+    @property
+    def capacity(self) -> Capacity:
+        """Valid in state "ready"."""
+
+    def submit(self, requests: list[Request]) -> RequestStream:
+        """Start. Raises EngineDead or QueueFull."""
+
+    async def control(self, name: str, **arguments: Any) -> Any:
+        """Call a control operation at a step boundary and wait for the reply."""
+
+    async def close(self) -> None:
+        """Stop the engine in good order."""

@@ -1,0 +1,34 @@
+"""What the composition root hands to a front end; holds no logic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from inferplane.client.interface import EngineClient
+    from inferplane.config import Config
+    from inferplane.plan.types import Plan
+    from inferplane.text.chat_template import ChatTemplate
+    from inferplane.text.generation_defaults import SamplingDefaults
+    from inferplane.text.tokenizer import Tokenizer
+
+
+class Prepared(NamedTuple):
+    """Everything that is known before an engine starts."""
+
+    config: Config
+    plan: Plan
+    tokenizer: Tokenizer | None
+    """None where the checkpoint has none: token ids in, token ids out."""
+    chat_template: ChatTemplate | None
+    defaults: SamplingDefaults
+    served_names: tuple[str, ...]
+    timeline: list[tuple[str, float]]
+    """(phase, seconds), the front end's part."""
+
+
+class Service(NamedTuple):
+    """A prepared model and the engine that runs it: what the server's routes work with."""
+
+    prepared: Prepared
+    client: EngineClient
