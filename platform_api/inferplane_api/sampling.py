@@ -71,15 +71,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             value = getattr(self, name)
             _require(-2.0 <= value <= 2.0, name, value, "must be between -2 and 2")
         _require(self.repetition_penalty > 0.0, "repetition_penalty", self.repetition_penalty, "must be above 0")
-        _require(
-            self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, "must be between 0 and 2**64 - 1"
-        )
+        _require(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, "must be between 0 and 2**64 - 1")
         _require(all(self.stop), "stop", self.stop, "a stop string must not be empty")
-        _require(all(t >= 0 for t in self.stop_token_ids), "stop_token_ids", self.stop_token_ids, "ids are not negative")
-        _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "must not be negative")
         _require(
-            self.max_tokens is None or self.max_tokens >= 0, "max_tokens", self.max_tokens, "must not be negative"
+            all(t >= 0 for t in self.stop_token_ids), "stop_token_ids", self.stop_token_ids, "ids are not negative"
         )
+        _require(self.min_tokens >= 0, "min_tokens", self.min_tokens, "must not be negative")
+        _require(self.max_tokens is None or self.max_tokens >= 0, "max_tokens", self.max_tokens, "must not be negative")
         _require(
             self.max_tokens is None or self.min_tokens <= self.max_tokens,
             "min_tokens",

@@ -1,1 +1,1 @@
-"""TODO."""
+"""How messages travel between front ends and engines; knows nothing about what they mean."""

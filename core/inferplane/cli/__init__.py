@@ -1,1 +1,1 @@
-"""TODO."""
+"""The command line: parses, calls one function, prints. Decides nothing."""

@@ -37,16 +37,21 @@ class ModelConfig(_Section):
     revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
     download_dir: str | None = Field(None, description="Where downloads go; the hub client's own cache by default.")
     use_modelscope: bool = Field(False, description="Fetch from ModelScope instead of the Hugging Face Hub.")
-    tokenizer: str | None = Field(None, description="Local path or hub id of the tokenizer; the model's own by default.")
+    tokenizer: str | None = Field(
+        None, description="Local path or hub id of the tokenizer; the model's own by default."
+    )
     load_format: str = Field(
         "auto", description="`auto`, `dummy` (random weights), or an installed checkpoint format (see `plugins`)."
     )
     quantization: str | None = Field(None, description="Force a weight format; a mismatch is an error.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Type of weights and activations; `auto` keeps 16 bit and makes float32 the device's 16 bit."
+        "auto",
+        description="Type of weights and activations; `auto` keeps 16 bit and makes float32 the device's 16 bit.",
     )
     max_model_len: Size | None = Field(
-        None, ge=1, description="Longest context in tokens (`32k` is accepted); by default what the model and memory allow."
+        None,
+        ge=1,
+        description="Longest context in tokens (`32k` is accepted); by default what the model and memory allow.",
     )
     max_logprobs: int = Field(20, ge=-1, description="Most log-probabilities a request may ask for; -1: no limit.")
     seed: int = Field(0, ge=0, description="Seed of dummy weights and of requests without a seed of their own.")
@@ -65,10 +70,14 @@ class PlatformConfig(_Section):
     """What runs it."""
 
     platform: str | None = Field(None, description="Name of a platform; by default the best that is present.")
-    attention_backend: str | None = Field(None, description="Id or alias of an attention backend; an error if it cannot run.")
+    attention_backend: str | None = Field(
+        None, description="Id or alias of an attention backend; an error if it cannot run."
+    )
     platform_option: dict[str, str] = Field({}, description="NAME=VALUE settings of the platform's own.")
     threads: int | None = Field(None, ge=1, description="Host threads for computing; by default the platform decides.")
-    plugins: tuple[str, ...] | None = Field(None, description="Only these plugin distributions or entry points are used.")
+    plugins: tuple[str, ...] | None = Field(
+        None, description="Only these plugin distributions or entry points are used."
+    )
     disable_plugins: tuple[str, ...] = Field((), description="Plugins that are never used.")
 
 
@@ -76,7 +85,9 @@ class CacheConfig(_Section):
     """The paged key-value cache."""
 
     block_size: int | None = Field(None, ge=1, description="Tokens per page; by default what the backend prefers (16).")
-    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="`auto`: the model's.")
+    kv_cache_dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="`auto`: the model's."
+    )
     kv_cache_memory_bytes: Size | None = Field(None, ge=1, description="Size of the cache; overrides the utilization.")
     memory_utilization: float = Field(
         0.9, gt=0, le=1, description="Most of the *free* memory that weights, cache and work space may take together."
@@ -109,7 +120,9 @@ class ServerConfig(_Section):
     response_role: str = Field("assistant", description="Role of the answer.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
     shutdown_timeout: float = Field(30.0, ge=0, description="Seconds that running requests get after SIGTERM.")
-    hang_timeout: float = Field(30.0, gt=0, description="Seconds without a completed step after which health turns red.")
+    hang_timeout: float = Field(
+        30.0, gt=0, description="Seconds without a completed step after which health turns red."
+    )
 
 
 class Config(_Section):

