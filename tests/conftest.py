@@ -149,10 +149,7 @@ def _real_model(alias: str) -> Path:
     from inferplane.config import Config
     from inferplane.sources.resolve import resolve_source
 
-    def quiet(*_: Any, **__: Any) -> None:
-        return None
-
-    return resolve_source(Config.from_flat({"model": alias}).model, quiet).path
+    return resolve_source(Config.from_flat({"model": alias}).model).path
 
 
 @pytest.fixture(scope="session")
