@@ -20,17 +20,17 @@ class OpSchema(NamedTuple):
 
     @property
     def id(self) -> str:
-        """"rms_norm@1"."""
+        """Name and version, for example "rms_norm@1"."""
         return f"{self.name}@{self.version}"
 
     @property
     def reference(self) -> str:
-        """"module:function" of the torch reference."""
+        """Where the torch reference is, as "module:function"."""
         return f"{REFERENCE}:{self.name}"
 
     @property
     def generator(self) -> str:
-        """"module:function" of the input generator, `f(dtype, device, generator) -> list[dict[str, Any]]`."""
+        """Where the input generator is: `f(dtype, device, generator) -> list[dict[str, Any]]`."""
         return f"{REFERENCE}_inputs:{self.name}"
 
 
@@ -45,13 +45,13 @@ SCHEMAS: Mapping[str, OpSchema] = {
     schema.name: schema
     for schema in (
         OpSchema("embedding", 1, "(ids[T] int64, weight[V, D]) -> [T, D]", _EXACT),
-        OpSchema("rms_norm", 1, "(x[T, D], weight[D], eps, offset=0.0) -> [T, D]", _LOOSE),
-        OpSchema("add_rms_norm", 1, "(x[T, D], residual[T, D], weight[D], eps, offset=0.0) -> (y, residual)", _LOOSE),
-        OpSchema("layer_norm", 1, "(x[T, D], weight[D], bias[D] | None, eps) -> [T, D]", _LOOSE),
+        OpSchema("rms_norm", 1, "(x[..., D], weight[D], eps, offset=0.0) -> [..., D]", _LOOSE),
+        OpSchema("add_rms_norm", 1, "(x[..., D], residual[..., D], weight[D], eps, offset=0.0) -> (y, sum)", _LOOSE),
+        OpSchema("layer_norm", 1, "(x[..., D], weight[D], bias[D] | None, eps) -> [..., D]", _LOOSE),
         OpSchema("rope", 1, "(q[T, H, D], k[T, K, D], cos[T, R/2], sin[T, R/2], interleaved=False) -> (q, k)", _LOOSE),
-        OpSchema("silu_mul", 1, "(x[T, 2 D]) -> [T, D]", _LOOSE),
-        OpSchema("gelu_tanh_mul", 1, "(x[T, 2 D]) -> [T, D]", _LOOSE),
-        OpSchema("gelu_mul", 1, "(x[T, 2 D]) -> [T, D]", _LOOSE),
+        OpSchema("silu_mul", 1, "(x[..., 2 D]) -> [..., D]", _LOOSE),
+        OpSchema("gelu_tanh_mul", 1, "(x[..., 2 D]) -> [..., D]", _LOOSE),
+        OpSchema("gelu_mul", 1, "(x[..., 2 D]) -> [..., D]", _LOOSE),
         OpSchema("kv_write", 1, "(k[T, K, D], v[T, K, D], kv: KVView, slot_mapping[T] int64) -> None", _EXACT),
         OpSchema("soft_cap", 1, "(x[...], cap) -> [...]", _LOOSE),
         OpSchema("log_softmax", 1, "(logits[N, V] float32) -> [N, V] float32", _LOOSE),
@@ -66,4 +66,4 @@ class OpProvider(Protocol):
     """What a KernelSpec of kind "ops" loads."""
 
     def ops(self) -> Mapping[str, Callable[..., Any]]:
-        """"name@version" to the function, for a subset of SCHEMAS."""
+        """Op id ("name@version") to function, for a subset of SCHEMAS."""

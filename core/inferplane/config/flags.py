@@ -22,7 +22,10 @@ SHORT = {"quantization": "-q"}
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser whose complaint about an unknown flag suggests the nearest one."""
+    """An argparse parser that takes no abbreviations and suggests the nearest flag for an unknown one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""

@@ -1,0 +1,88 @@
+"""Flags, the YAML file and keyword settings are one list of fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inferplane.config import Config
+from inferplane.config.flags import Parser, add_config_flags, collect_config
+from inferplane.errors import InvalidValue
+
+
+def parse(*words: str) -> Config:
+    parser = Parser()
+    add_config_flags(parser)
+    return collect_config(parser.parse_args(words))
+
+
+def test_no_flags_give_the_defaults() -> None:
+    assert parse() == Config()
+
+
+def test_every_field_has_a_flag_and_a_description() -> None:
+    parser = Parser()
+    add_config_flags(parser)
+    flags = set(parser._option_string_actions)
+    for info in Config.model_fields.values():
+        for name, field in info.annotation.model_fields.items():
+            assert "--" + name.replace("_", "-") in flags
+            assert field.description
+
+
+def test_kinds_of_values() -> None:
+    config = parse(
+        "--max-model-len", "32K", "--dtype", "float32", "--no-enable-prefix-caching",
+        "--api-key", "a", "b", "--hf-overrides", '{"a": [1]}',
+        "--platform-option", "x=1", "--platform-option", "y=a=b", "--memory-utilization", "0.5",
+    )  # fmt: skip
+    assert config.model.max_model_len == 32 * 1024
+    assert parse("--max-model-len", "32k").model.max_model_len == 32_000
+    assert config.model.dtype == "float32"
+    assert config.cache.enable_prefix_caching is False
+    assert config.server.api_key == ("a", "b")
+    assert config.model.hf_overrides == {"a": [1]}
+    assert config.platform.platform_option == {"x": "1", "y": "a=b"}
+    assert config.cache.memory_utilization == 0.5
+
+
+def test_the_file_gives_values_and_flags_win(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("max-model-len: 16k\nmax_num_seqs: 3\n")
+    config = parse("--config", str(path), "--max-num-seqs", "5")
+    assert (config.model.max_model_len, config.scheduler.max_num_seqs) == (16_000, 5)
+
+
+@pytest.mark.parametrize("text", ["- a\n", "a: [", "max_num_sequences: 3\n", "max_num_seqs: many\n"])
+def test_a_bad_file_is_an_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidValue):
+        parse("--config", str(path))
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="cannot be read"):
+        parse("--config", str(tmp_path / "none.yaml"))
+
+
+def test_an_unknown_flag_is_an_error_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--max-modellen", "3")
+    assert "did you mean --max-model-len?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_model_len", 0), ("dtype", "int7"), ("memory_utilization", 1.5), ("port", 70000), ("max_model_len", "x")],
+)
+def test_a_bad_value_names_the_field(name: str, value: object) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        Config.from_flat({name: value})
+    assert caught.value.field == name
+
+
+def test_an_unknown_setting_is_an_error_with_a_suggestion() -> None:
+    with pytest.raises(InvalidValue, match="did you mean 'max_num_seqs'"):
+        Config.from_flat({"max_num_seq": 3})
