@@ -1,1 +1,1 @@
-"""TODO."""
+"""Where models come from: local paths, packages, the Hugging Face Hub, ModelScope."""
