@@ -268,6 +268,17 @@ class KernelSpec(msgspec.Struct, frozen=True, kw_only=True):
     requires: frozenset[str] = frozenset()
     score: int = 20
     check: str | None = None
+    """"module:function", `check(KernelRequest) -> Verdict`, only where data cannot say it; runs in a child."""
+
+
+class KernelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a provider's `check` is asked, once for the device and type it would run on."""
+
+    platform: str
+    device: DeviceInfo
+    dtype: str
+    subject: str
+    """The op's id or the scheme's name."""
 
 
 class WeightFormatSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,171 @@
+"""Reads and probes one distribution through its worker; maps every way of failing to a state and a reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from inferplane.plugins.inventory import API, CORE, PluginEntry, admits
+from inferplane.plugins.process import ChildWorker, LocalWorker, Replies, Worker
+from inferplane.plugins.wire import Answer, EntryRef, Load, Loaded, Probe
+from inferplane_api import API_VERSION
+from inferplane_api.spec import GROUPS, HostInfo, PlatformSpec, ProbeResult, ProbeState, Reason
+
+PLATFORMS = "inferplane.platforms"
+
+
+class Inspected(NamedTuple):
+    """One entry point after inspection: a spec, or the state and reason of having none; a result for a platform."""
+
+    entry: PluginEntry
+    spec: msgspec.Struct | None
+    state: ProbeState | None
+    """None for a usable descriptor that is no platform."""
+    result: ProbeResult
+
+
+class Inspection(NamedTuple):
+    """One distribution."""
+
+    distribution: str
+    entries: list[Inspected]
+    worker: Worker | None
+    """Alive for later calls; None when nothing was started."""
+    seconds: float
+
+
+def inspect_distribution(entries: list[PluginEntry], host: HostInfo, seconds: float) -> Inspection:
+    """Import the descriptors of one distribution and probe its platforms, within `seconds` altogether.
+
+    An incompatible distribution is not imported, and an incompatible platform not probed.
+    """
+    started = time.monotonic()
+    first = entries[0]
+    known = [entry for entry in entries if entry.group in GROUPS]
+    if reason := incompatibility(first, host):
+        refused = [_refused(entry, ProbeState.INCOMPATIBLE, reason) for entry in known]
+        return Inspection(first.distribution, refused, None, 0.0)
+    if not known:
+        return Inspection(first.distribution, [], None, 0.0)
+    worker: Worker = LocalWorker() if first.distribution == CORE else ChildWorker()
+    deadline = started + seconds
+    loaded = _load(worker, known, deadline)
+    probed = _probe(worker, loaded, host, deadline)
+    return Inspection(first.distribution, probed, worker, time.monotonic() - started)
+
+
+def incompatibility(entry: PluginEntry, host: HostInfo) -> Reason | None:
+    """Why a distribution's own requirements rule it out, told from metadata alone."""
+    if not admits(entry.api_range, API_VERSION):
+        hint = f"pip install --upgrade {entry.distribution}, or a core that it fits"
+        return Reason(code="api.range", field=API, want=entry.api_range or "", have=API_VERSION, hint=hint)
+    return _torch_mismatch(entry.torch_range, host)
+
+
+def _torch_mismatch(specifier: str | None, host: HostInfo) -> Reason | None:
+    if admits(specifier, host.torch_version):
+        return None
+    hint = f"pip install 'torch{specifier}'"
+    return Reason(code="torch.range", field="torch", want=specifier or "any", have=host.torch_version or "", hint=hint)
+
+
+def _load(worker: Worker, entries: list[PluginEntry], deadline: float) -> list[Inspected]:
+    references = [EntryRef(entry.group, entry.name, entry.value) for entry in entries]
+    replies = worker.ask(Load(references, _remaining(deadline)), deadline)
+    answers = {reply.index: reply for reply in replies.messages if isinstance(reply, Loaded)}
+    return [_described(entry, answers.get(index), replies) for index, entry in enumerate(entries)]
+
+
+def _described(entry: PluginEntry, answer: Loaded | None, replies: Replies) -> Inspected:
+    if answer is None:
+        reason = replies.failure or Reason(code="plugin.noise", hint="its answer is missing")
+        return _refused(entry, ProbeState.BROKEN, reason)
+    if answer.error:
+        return _refused(entry, ProbeState.BROKEN, Reason(code="plugin.import", hint=answer.error))
+    try:
+        spec = msgspec.msgpack.decode(answer.value, type=GROUPS[entry.group])
+    except msgspec.MsgspecError as error:
+        return _refused(entry, ProbeState.BROKEN, Reason(code="plugin.descriptor", hint=str(error)))
+    if (own := spec_name(spec)) != entry.name:
+        reason = Reason(code="plugin.name", field="entry point", want=own, have=entry.name)
+        return _refused(entry, ProbeState.BROKEN, reason)
+    if entry.group in NAMESPACED and not valid_id(own):
+        reason = Reason(code="plugin.id", field="id", want="<namespace>.<name>", have=own)
+        return _refused(entry, ProbeState.BROKEN, reason)
+    return Inspected(entry, spec, None, ProbeResult(state=ProbeState.PRESENT))
+
+
+NAMESPACED = ("inferplane.attention", "inferplane.kernels", "inferplane.quantization")
+"""Groups whose names are ids with a namespace."""
+
+
+def valid_id(text: str) -> bool:
+    """True for "<namespace>.<name>"."""
+    namespace, _, name = text.partition(".")
+    return bool(namespace and name)
+
+
+def spec_name(spec: msgspec.Struct) -> str:
+    """What the entry point must be called: the spec's id, model type or name."""
+    for field in ("id", "model_type", "name"):
+        if hasattr(spec, field):
+            return str(getattr(spec, field))
+    raise AssertionError(f"{type(spec).__name__} has no name")
+
+
+def _probe(worker: Worker, loaded: list[Inspected], host: HostInfo, deadline: float) -> list[Inspected]:
+    """Probe the platforms among the loaded entries; the others pass through."""
+    results: dict[int, ProbeResult] = {}
+    wanted: dict[int, str] = {}
+    for index, item in enumerate(loaded):
+        if isinstance(item.spec, PlatformSpec):
+            if reason := _torch_mismatch(item.spec.requires_torch or None, host):
+                results[index] = ProbeResult(state=ProbeState.INCOMPATIBLE, reasons=(reason,))
+            else:
+                wanted[index] = item.spec.probe
+    if wanted:
+        replies = worker.ask(Probe(list(wanted.values()), host, _remaining(deadline)), deadline)
+        results |= zip(wanted, _probe_results(replies, len(wanted)), strict=True)
+    return [
+        item._replace(state=results[index].state, result=results[index]) if index in results else item
+        for index, item in enumerate(loaded)
+    ]
+
+
+def _probe_results(replies: Replies, count: int) -> Iterable[ProbeResult]:
+    answers = {reply.index: reply for reply in replies.messages if isinstance(reply, Answer)}
+    for index in range(count):
+        answer = answers.get(index)
+        if answer is None:
+            yield _broken(replies.failure or Reason(code="plugin.noise", hint="its answer is missing"))
+        elif answer.error:
+            yield _broken(Reason(code="probe.raised", hint=answer.error))
+        else:
+            yield _decoded_probe(answer.value)
+
+
+def _decoded_probe(value: msgspec.Raw) -> ProbeResult:
+    try:
+        result = msgspec.msgpack.decode(value, type=ProbeResult)
+    except msgspec.MsgspecError as error:
+        return _broken(Reason(code="probe.result", hint=str(error)))
+    if result.state is ProbeState.PRESENT and not result.devices:
+        return _broken(Reason(code="probe.result", hint="PRESENT without a device"))
+    if result.state is not ProbeState.PRESENT and not result.reasons:
+        return msgspec.structs.replace(result, reasons=(Reason(code="probe.no_reason", hint="it gave no reason"),))
+    return result
+
+
+def _broken(reason: Reason) -> ProbeResult:
+    return ProbeResult(state=ProbeState.BROKEN, reasons=(reason,))
+
+
+def _refused(entry: PluginEntry, state: ProbeState, reason: Reason) -> Inspected:
+    return Inspected(entry, None, state, ProbeResult(state=state, reasons=(reason,)))
+
+
+def _remaining(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.0)

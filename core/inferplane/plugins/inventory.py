@@ -1,0 +1,153 @@
+"""What is installed, from packaging metadata alone; imports no plugin and knows no state.
+
+The first copy of a distribution on the path wins, as it does for `import`; later copies are reported, since
+`importlib.metadata.entry_points()` hides them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+PREFIX = "inferplane."
+CORE = "inferplane"
+API = "inferplane-api"
+
+KINDS = (
+    "platforms",
+    "attention",
+    "kernels",
+    "quantization",
+    "models",
+    "plugins",
+    "parsers",
+    "grammars",
+    "connectors",
+    "speculators",
+    "sources",
+    "logits_processors",
+    "adapters",
+    "endpoints",
+)
+"""The entry-point groups without their prefix, one a kind of plugin."""
+
+
+class PluginEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry point of one distribution."""
+
+    group: str
+    name: str
+    value: str
+    """"module:attribute" of the descriptor."""
+    distribution: str
+    """Normalized name."""
+    version: str
+    api_range: str | None = None
+    """Of `Requires-Dist: inferplane-api`; "" is any version, None: no such requirement."""
+    torch_range: str | None = None
+    """Of `Requires-Dist: torch`, likewise."""
+    location: str = ""
+    """The folder on the path where the metadata lies."""
+
+    @property
+    def kind(self) -> str:
+        """The group without its prefix: "platforms"."""
+        return self.group.removeprefix(PREFIX)
+
+
+class Copies(msgspec.Struct, frozen=True, kw_only=True):
+    """A distribution that is installed more than once."""
+
+    distribution: str
+    used: str
+    """"version in folder" of the copy that imports find."""
+    hidden: tuple[str, ...]
+    """The others."""
+
+
+def list_entry_points() -> list[PluginEntry]:
+    """Every entry point of an `inferplane.*` group, in order of group, distribution and name.
+
+    Groups that this core does not know are listed too, so that a misspelt one is seen. Imports nothing.
+    """
+    entries: list[PluginEntry] = []
+    seen: set[str] = set()
+    for distribution in _plugin_distributions():
+        name = canonicalize_name(distribution.metadata["Name"])
+        if name not in seen:
+            seen.add(name)
+            entries += _entries_of(distribution, name)
+    return sorted(entries, key=lambda entry: (entry.group, entry.distribution, entry.name))
+
+
+def list_copies(names: Iterable[str]) -> list[Copies]:
+    """Distributions among `names` with more than one copy on the path: shadowed installs and stale metadata."""
+    copies = []
+    for name in sorted(set(names)):
+        places = list(dict.fromkeys(_place(found) for found in importlib.metadata.distributions(name=name)))
+        if len(places) > 1:
+            copies.append(Copies(distribution=name, used=places[0], hidden=tuple(places[1:])))
+    return copies
+
+
+def installed(name: str) -> bool:
+    """True when a distribution of this name is there, with or without entry points."""
+    return any(True for _ in importlib.metadata.distributions(name=name))
+
+
+def admits(specifier: str | None, version: str | None) -> bool:
+    """True when a version fits a requirement's range; no range admits anything, no version only that."""
+    if specifier is None:
+        return True
+    if version is None:
+        return False
+    return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def _plugin_distributions() -> Iterator[Distribution]:
+    for distribution in importlib.metadata.distributions():
+        text = distribution.read_text("entry_points.txt")
+        if text and f"[{PREFIX}" in text.replace(" ", ""):
+            yield distribution
+
+
+def _entries_of(distribution: Distribution, name: str) -> list[PluginEntry]:
+    requirements = distribution.requires or []
+    return [
+        PluginEntry(
+            group=point.group,
+            name=point.name,
+            value=point.value,
+            distribution=name,
+            version=distribution.version,
+            api_range=_range_of(requirements, API),
+            torch_range=_range_of(requirements, "torch"),
+            location=str(distribution.locate_file("")),
+        )
+        for point in distribution.entry_points
+        if point.group.startswith(PREFIX)
+    ]
+
+
+def _range_of(requirements: list[str], name: str) -> str | None:
+    """The specifiers of all unconditional requirements on `name`, joined; None when there is none."""
+    found: list[str] = []
+    for text in requirements:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if applies and canonicalize_name(requirement.name) == name:
+            found.append(str(requirement.specifier))
+    return ",".join(part for part in found if part) if found else None
+
+
+def _place(distribution: Distribution) -> str:
+    return f"{distribution.version} in {distribution.locate_file('')}"

@@ -1,0 +1,67 @@
+"""Who owns a name: an id belongs to one entry point and a namespace to one distribution. Sees no code and no state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inferplane.plugins.records import Problem
+
+if TYPE_CHECKING:
+    from inferplane.plugins.discovery import Discovery
+
+Owner = tuple[str, str]
+"""(distribution, version)"""
+
+
+def ownership_problems(discovery: Discovery) -> list[Problem]:
+    """An error for every name that two entry points claim, and for every namespace that two distributions claim.
+
+    The name of a platform is a namespace too: "acme.fast" belongs to the distribution of the platform "acme".
+    """
+    problems: list[Problem] = []
+    namespaces: dict[str, list[Owner]] = {}
+    for kind, names in _names(discovery).items():
+        for name, owners in names.items():
+            if len(owners) > 1:
+                problems.append(_clash(f"{kind} {name!r}", "plugin.duplicate", owners))
+            elif kind != MODEL:
+                namespaces.setdefault(name.partition(".")[0], []).extend(owners)
+    for namespace, owners in namespaces.items():
+        distinct = list(dict.fromkeys(owners))
+        if len(distinct) > 1:
+            problems.append(_clash(f"namespace {namespace!r}", "plugin.namespace", distinct))
+    return problems
+
+
+MODEL = "model"
+
+
+def _names(discovery: Discovery) -> dict[str, dict[str, list[Owner]]]:
+    """Kind to name to those who claim it."""
+    kinds: dict[str, dict[str, list[Owner]]] = {}
+
+    def add(kind: str, name: str, distribution: str, version: str) -> None:
+        kinds.setdefault(kind, {}).setdefault(name, []).append((distribution, version))
+
+    for platform in discovery.platforms:
+        add("platform", platform.name, platform.distribution, platform.version)
+    for attention in discovery.attention:
+        add("attention backend", attention.spec.id, attention.distribution, attention.version)
+    for kernel in discovery.kernels:
+        add("kernel", kernel.spec.id, kernel.distribution, kernel.version)
+    for weights in discovery.formats:
+        add("checkpoint format", weights.spec.id, weights.distribution, weights.version)
+    for model in discovery.models:
+        add(MODEL, model.spec.model_type, model.distribution, model.version)
+    return kinds
+
+
+def _clash(what: str, code: str, owners: list[Owner]) -> Problem:
+    named = " and ".join(f"{distribution} {version}" for distribution, version in owners)
+    last = owners[-1][0]
+    return Problem(
+        level="error",
+        code=code,
+        message=f"{what} is claimed by {named}",
+        remedy=f"pip uninstall one of them, or start with --disable-plugins {last}",
+    )

@@ -1,0 +1,156 @@
+"""One discovery child as the launcher sees it: start, ask, and tell a crash, a hang and noise apart."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from inferplane.plugins.child import Answerer
+from inferplane.plugins.wire import HEADER, MAX_FRAME, Done, Reply, Request, frame
+from inferplane_api.spec import Reason
+
+_STDERR_TAIL = 4096
+
+
+class Replies(NamedTuple):
+    """What came back for one request; with a failure, what came before it."""
+
+    messages: list[Reply]
+    failure: Reason | None = None
+
+
+class Worker(Protocol):
+    """Where one distribution's descriptors live."""
+
+    def ask(self, request: Request, deadline: float) -> Replies:
+        """Send a request and wait for its Done; `deadline` is a time of time.monotonic."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+class LocalWorker:
+    """Core's own descriptors, in this process: importing them runs no plugin code and saves a child."""
+
+    def __init__(self) -> None:
+        self._answerer = Answerer()
+
+    def ask(self, request: Request, deadline: float) -> Replies:
+        """As `Worker.ask`; nothing here can hang."""
+        messages: list[Reply] = []
+        self._answerer.answer(request, messages.append)
+        return Replies(messages[:-1])
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class ChildWorker:
+    """A child process for one distribution, on the launcher's own import path."""
+
+    def __init__(self) -> None:
+        # A file, not a pipe: a plugin that logs without end must not block on us.
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "inferplane.plugins.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=_environment(),
+            start_new_session=True,
+        )
+        self._failure: Reason | None = None
+        self._buffer = bytearray()
+        self._decoder = msgspec.msgpack.Decoder(Reply)
+
+    def ask(self, request: Request, deadline: float) -> Replies:
+        """As `Worker.ask`. After a failure the child is gone, and every later answer is that failure."""
+        if self._failure is not None:
+            return Replies([], self._failure)
+        messages: list[Reply] = []
+        try:
+            stdin = self._process.stdin
+            assert stdin is not None
+            stdin.write(frame(request))
+            stdin.flush()
+            while not isinstance(reply := self._receive(deadline), Done):
+                messages.append(reply)
+        except _Failed as failure:
+            self._failure = failure.reason
+        except OSError:
+            self._failure = self._died()
+        except msgspec.MsgspecError as error:
+            self._failure = Reason(code="plugin.noise", hint=f"its answer cannot be read: {error}")
+        if self._failure is not None:
+            self.close()
+        return Replies(messages, self._failure)
+
+    def close(self) -> None:
+        """Kill the child with everything it started."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+    def _receive(self, deadline: float) -> Reply:
+        size = HEADER.unpack(self._read(HEADER.size, deadline))[0]
+        if size > MAX_FRAME:
+            raise _Failed(Reason(code="plugin.noise", hint="its answer is not a frame"))
+        return self._decoder.decode(self._read(size, deadline))
+
+    def _read(self, count: int, deadline: float) -> bytes:
+        stdout = self._process.stdout
+        assert stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            while len(self._buffer) < count:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not selector.select(remaining):
+                    raise _Failed(Reason(code="plugin.timeout", hint="it gave no answer in time and was killed"))
+                data = os.read(stdout.fileno(), 1 << 16)
+                if not data:
+                    raise _Failed(self._died())
+                self._buffer += data
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken
+
+    def _died(self) -> Reason:
+        code = self._process.wait()
+        how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit status {code}"
+        self._stderr.seek(max(os.fstat(self._stderr.fileno()).st_size - _STDERR_TAIL, 0))
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        said = f", its last line on stderr: {lines[-1].strip()}" if lines else ""
+        return Reason(code="plugin.crashed", hint=f"its process ended: {how}{said}")
+
+
+class _Failed(Exception):
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def _environment() -> dict[str, str]:
+    """The launcher's environment, with its import path, so that child and launcher see the same distributions."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

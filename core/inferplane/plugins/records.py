@@ -1,0 +1,82 @@
+"""What discovery found, as records that selection reads; holds no logic of choice."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from inferplane_api.spec import (
+    AttentionSpec,
+    KernelSpec,
+    ModelPluginSpec,
+    PlatformSpec,
+    ProbeResult,
+    ProbeState,
+    Reason,
+    WeightFormatSpec,
+)
+
+SpecT = TypeVar("SpecT")
+
+UNKNOWN_TIER = 5
+"""A platform whose descriptor could not be read counts as an accelerator: better a question than a slow server."""
+
+
+class Found(msgspec.Struct, Generic[SpecT], frozen=True, kw_only=True):
+    """A descriptor and the distribution it came from."""
+
+    spec: SpecT
+    distribution: str
+    version: str
+
+
+FoundAttention = Found[AttentionSpec]
+FoundKernel = Found[KernelSpec]
+FoundFormat = Found[WeightFormatSpec]
+FoundModel = Found[ModelPluginSpec]
+
+
+class FoundPlatform(msgspec.Struct, frozen=True, kw_only=True):
+    """A platform, and what its probe said or why there was none."""
+
+    name: str
+    distribution: str
+    version: str
+    spec: PlatformSpec | None = None
+    """None when the descriptor could not be imported, or was not, being incompatible."""
+    result: ProbeResult
+    on_host: bool = False
+    """The bus or a device node shows its hardware on this host."""
+
+    @property
+    def state(self) -> ProbeState:
+        """The probe's state."""
+        return self.result.state
+
+    @property
+    def tier(self) -> int:
+        """The declared tier."""
+        return UNKNOWN_TIER if self.spec is None else self.spec.tier
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry point that is not a platform and whose descriptor cannot be used."""
+
+    group: str
+    name: str
+    distribution: str
+    version: str
+    state: ProbeState
+    """BROKEN or INCOMPATIBLE."""
+    reason: Reason
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Something wrong with the installation or its settings: an error stops a start, a warning is logged."""
+
+    level: str
+    """"error" or "warning"."""
+    code: str
+    message: str
+    remedy: str = ""
