@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from inferplane.client.drivers import EngineDriver
     from inferplane.client.outputs import Increment
-    from inferplane.messages import Delta, Request
+    from inferplane.messages import Delta, Request, Stats
     from inferplane.plan.types import Plan
     from inferplane.text.tokenizer import Tokenizer
 
@@ -110,6 +110,10 @@ class LLM:
             ids = self.tokenizer.encode(text, add_special_tokens=False)
             prompts.append({"prompt_token_ids": ids, "prompt": text})
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def stats(self) -> Stats:
+        """The engine's counters since it started."""
+        return self._driver.stats()
 
     def close(self) -> None:
         """Stop the engine and give its memory back."""

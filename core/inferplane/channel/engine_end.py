@@ -34,11 +34,11 @@ class EngineEnd:
             return messages
         while True:
             try:
-                _, data = self._socket.recv_multipart(zmq.NOBLOCK)
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return messages
             try:
-                messages.append(decode_to_engine(data))
+                messages.append(decode_to_engine(b"".join(frames[1:])))
             except msgspec.DecodeError as error:
                 log.error("dropped a malformed message: %s", error)
 

@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Protocol
 
 from inferplane.errors import EngineDead
-from inferplane.messages import Abort, Failed, Hello, Outputs, Ready
+from inferplane.messages import Abort, Failed, Hello, Outputs, Ready, Stats
 
 if TYPE_CHECKING:
     from inferplane.messages import Delta, Request
@@ -28,6 +28,9 @@ class EngineDriver(Protocol):
 
     def poll(self) -> list[Delta]:
         """Do, or wait for, some work. Raises EngineDead."""
+
+    def stats(self) -> Stats:
+        """Counters since the start, and gauges."""
 
     def close(self) -> None:
         """Stop the engine."""
@@ -58,6 +61,9 @@ class LocalDriver:
     def poll(self) -> list[Delta]:
         return [delta for _, delta in self._engine.step()]
 
+    def stats(self) -> Stats:
+        return self._engine.stats()
+
     def close(self) -> None:
         self._runner.close()
 
@@ -71,6 +77,7 @@ class ProcessDriver:
 
         self.client_id = f"offline-{uuid.uuid4().hex[:8]}"
         self._cause: EngineDead | None = None
+        self._stats = Stats()
         self._supervisor = EngineSupervisor(plan, self._on_exit)
         self._end = BlockingClientEnd(self._supervisor.address, self.client_id)
         self._end.send(Hello(client_id=self.client_id))
@@ -85,12 +92,16 @@ class ProcessDriver:
     def poll(self) -> list[Delta]:
         message = self._end.receive(0.5)
         if isinstance(message, Outputs):
+            self._stats = message.stats or self._stats
             return message.deltas
         if isinstance(message, Failed):
             raise EngineDead(message.message, code=message.code, remedy=message.remedy)
         if message is None and self._cause is not None:
             raise self._cause
         return []
+
+    def stats(self) -> Stats:
+        return self._stats
 
     def close(self) -> None:
         self._supervisor.stop()
