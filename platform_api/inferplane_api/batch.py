@@ -27,7 +27,8 @@ class AttentionBatch(NamedTuple):
     page_table: torch.Tensor
     """[R, P] int32."""
     slot_mapping: torch.Tensor
-    """[T] int64: page * tokens_per_page + offset, where each token's key and value are written."""
+    """[T] int64: page * tokens_per_page + offset, where each token's key and value are written; -1 for a padded token,
+    which is not written."""
     query_start_host: np.ndarray
     """[R + 1] int32, the same on the host."""
     seq_lens_host: np.ndarray

@@ -18,6 +18,10 @@ class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that a query sees, itself included (kind "sliding" only)."""
     features: frozenset[str] = frozenset()
     """Of {sinks, softcap, alibi, prefix-lm, non-causal}: what attention must be able to do."""
+    scale: float | None = None
+    """Multiplies q·k before the softmax; None: head_size ** -0.5."""
+    softcap: float | None = None
+    """Scores become softcap * tanh(score / softcap) (feature "softcap"). Layers of one KV group share both."""
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
