@@ -25,11 +25,12 @@ from inferplane.host.hardware import (
     seen,
 )
 from inferplane.plugins.inspection import PLATFORMS, Inspected, Inspection, inspect_distribution
-from inferplane.plugins.inventory import KINDS, PluginEntry, installed, list_entry_points
+from inferplane.plugins.inventory import KINDS, PluginEntry, list_entry_points
 from inferplane.plugins.ownership import ownership_problems
 from inferplane.plugins.policy import policy_from, usable
 from inferplane.plugins.process import ChildWorker, Worker
 from inferplane.plugins.records import (
+    NOT_EXPOSED,
     Found,
     FoundAttention,
     FoundFormat,
@@ -305,10 +306,6 @@ def _with_exposure(result: ProbeResult, spec: PlatformSpec | None, host: HostInf
     return msgspec.structs.replace(result, reasons=(reason, *result.reasons))
 
 
-NOT_EXPOSED = "device.not_exposed"
-"""Hardware on the bus without device nodes."""
-
-
 def _variables(discovery: Discovery, environ: Mapping[str, str], *, unread: bool) -> list[Problem]:
     options = [option for found in discovery.platforms if found.spec for option in found.spec.options]
     problems = unknown_variables(environ, [option.variable for option in options if option.variable])
@@ -327,8 +324,3 @@ def _unknown_groups(entries: list[PluginEntry]) -> list[Problem]:
         )
         for group, distribution, version in unknown
     ]
-
-
-def package_installed(discovery: Discovery, package: str) -> bool:
-    """True when a package is there, usable or not, so that nobody is told to install it."""
-    return any(found.distribution == package for found in discovery.platforms) or installed(package)

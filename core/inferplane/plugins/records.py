@@ -22,6 +22,9 @@ SpecT = TypeVar("SpecT")
 UNKNOWN_TIER = 5
 """A platform whose descriptor could not be read counts as an accelerator: better a question than a slow server."""
 
+NOT_EXPOSED = "device.not_exposed"
+"""Code of the reason: hardware on the bus without device nodes."""
+
 
 class Found(msgspec.Struct, Generic[SpecT], frozen=True, kw_only=True):
     """A descriptor and the distribution it came from."""

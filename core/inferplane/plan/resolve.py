@@ -1,0 +1,305 @@
+"""The one place where decisions are made: configuration, model and plugins in, a frozen Plan out. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from inferplane.errors import InferplaneError, InvalidValue
+from inferplane.plan.dtypes import choose_dtype, choose_kv_dtype
+from inferplane.plan.geometry import (
+    WASTE_WARNING,
+    block_size_candidates,
+    describe_page_sizes,
+    kv_geometry,
+    layer_groups,
+    page_bytes_for,
+    tokens_per_page,
+    wasted_share,
+)
+from inferplane.plan.limits import choose_limits
+from inferplane.plan.options import platform_options
+from inferplane.plan.select_attention import AttentionChoice, GroupNeed, Offer, select_attention
+from inferplane.plan.select_kernels import KernelNeed, select_linear, select_ops
+from inferplane.plan.select_platform import PlatformChoice, Situation, select_platform
+from inferplane.plan.settings import Settings, SourcedPatch
+from inferplane.plan.types import Component, Decision, OpBinding, Plan
+from inferplane.plugins.inventory import installed
+from inferplane_api.kv import KVGeometry
+from inferplane_api.spec import AttentionRequest, DeviceInfo, PageSizes, PlatformSpec, Reason
+
+if TYPE_CHECKING:
+    from inferplane.config import Config
+    from inferplane.plan.geometry import LayerGroup
+    from inferplane.plugins.discovery import Discovery
+    from inferplane.plugins.records import FoundAttention
+    from inferplane_api.checkpoint import CheckpointCard
+    from inferplane_api.model import ModelSpec
+
+ATTENTION_GROUP = "inferplane.attention"
+
+
+def resolve(
+    config: Config,
+    model: ModelSpec,
+    card: CheckpointCard,
+    checkpoint_path: str,
+    format_id: str,
+    discovery: Discovery,
+    *,
+    environ: Mapping[str, str] = os.environ,
+) -> Plan:
+    """Decide everything that an engine process needs to know. Raises InferplaneError with a remedy.
+
+    `discovery` must be open: backends' own checks run in its children.
+    """
+    platform = choose_platform(config, discovery)
+    spec = _spec_of(platform)
+    device = platform.found.result.devices[0]
+    owner = f"{platform.found.distribution} {platform.found.version}"
+    settings = Settings(config, [SourcedPatch(patch, owner) for patch in spec.config_patches])
+    options = platform_options(spec, settings.value("platform.platform_option"), environ)
+    dtype = choose_dtype(settings.value("model.dtype"), model.dtype, device)
+    kv_dtype = choose_kv_dtype(settings.value("cache.kv_cache_dtype"), dtype.dtype)
+    parts = _select_parts(_Target(spec, device, dtype.dtype, kv_dtype.dtype), model, settings, discovery)
+    limits = choose_limits(settings, model, spec.scheduling)
+    model_load, model_decision = _model_load(model, discovery, required=not spec.runner_seam)
+    weights, format_decision = _checkpoint_format(format_id, discovery)
+    decisions = [platform.decision, model_decision, format_decision, dtype.decision, kv_dtype.decision]
+    decisions += [*parts.decisions, *settings.decisions(), *limits.decisions]
+    warnings = [*platform.warnings, *_refusals(discovery), *(problem.message for problem in discovery.problems)]
+    warnings += [dtype.warning] if dtype.warning else []
+    return Plan(
+        platform=Component(
+            id=spec.name, load=spec.load, distribution=platform.found.distribution, version=platform.found.version
+        ),
+        platform_name=spec.name,
+        runner_seam=spec.runner_seam,
+        device=device,
+        platform_options=options,
+        num_threads=settings.value("platform.threads"),
+        checkpoint_path=checkpoint_path,
+        checkpoint_format=weights,
+        dummy_weights=settings.value("model.load_format") == "dummy",
+        card=card,
+        model=model,
+        model_load=model_load,
+        dtype=dtype.dtype,
+        kv_dtype=kv_dtype.dtype,
+        geometry=parts.geometry,
+        attention=parts.attention,
+        ops=parts.ops,
+        linear=parts.linear,
+        limits=limits.limits,
+        auto_max_model_len=limits.auto_max_model_len,
+        max_pages=settings.value("cache.num_pages_override"),
+        memory_limit_bytes=settings.value("cache.kv_cache_memory_bytes"),
+        memory_utilization=settings.value("cache.memory_utilization"),
+        scheduling=limits.scheduling,
+        policy=settings.value("scheduler.scheduling_policy"),
+        prefix_caching=limits.prefix_caching,
+        long_prefill_token_threshold=settings.value("scheduler.long_prefill_token_threshold"),
+        seed=settings.value("model.seed"),
+        decisions=_unique(decisions),
+        warnings=tuple(dict.fromkeys([*warnings, *parts.warnings])),
+    )
+
+
+def choose_platform(config: Config, discovery: Discovery) -> PlatformChoice:
+    """The selection table on what was discovered."""
+    situation = Situation(discovery.platforms, discovery.host, discovery.hardware, installed)
+    return select_platform(situation, config.platform.platform)
+
+
+class _Target(NamedTuple):
+    """What the parts must run on."""
+
+    spec: PlatformSpec
+    device: DeviceInfo
+    dtype: str
+    kv_dtype: str
+
+
+class _Parts(NamedTuple):
+    """Everything that depends on groups of layers."""
+
+    geometry: KVGeometry
+    attention: tuple[Component, ...]
+    ops: tuple[OpBinding, ...]
+    linear: tuple[tuple[str, Component], ...]
+    decisions: tuple[Decision, ...]
+    warnings: tuple[str, ...]
+
+
+def _select_parts(target: _Target, model: ModelSpec, settings: Settings, discovery: Discovery) -> _Parts:
+    """Attention, pages, ops and linear kernels; on a runner-seam platform pages only, of any size."""
+    asked = settings.value("platform.attention_backend")
+    if target.spec.runner_seam:
+        if asked is not None:
+            problem = f"platform {target.spec.name!r} brings its own runner, which chooses its own attention"
+            raise InvalidValue("attention_backend", asked, problem, remedy="leave it out")
+        geometry, decision = _pages(model, target.kv_dtype, settings, [])
+        return _Parts(geometry, (), (), (), (decision,), _waste(geometry))
+    needs = _needs(target, model, settings)
+    refused = [item for item in discovery.refused if item.group == ATTENTION_GROUP]
+    offer = Offer(discovery.attention, refused, target.spec.attention_preference, discovery.check)
+    choices = select_attention(needs, offer, asked)
+    geometry, decision = _pages(model, target.kv_dtype, settings, choices)
+    need = KernelNeed(target.spec.name, target.device, target.dtype, discovery.check)
+    ops, op_decisions = select_ops(discovery.kernels, need)
+    linear, linear_decisions = select_linear(discovery.kernels, need)
+    return _Parts(
+        geometry,
+        tuple(_attention_component(choice.found) for choice in choices),
+        ops,
+        linear,
+        (*(choice.decision for choice in choices), decision, *op_decisions, *linear_decisions),
+        _waste(geometry),
+    )
+
+
+def _needs(target: _Target, model: ModelSpec, settings: Settings) -> list[GroupNeed]:
+    """What each group asks. A block size that is fixed is the page size of the group with the most bytes a token;
+    the others may take any multiple of it that fits, which is asked of a backend's page sizes beside the request."""
+    groups = layer_groups(model)
+    block_size = settings.value("cache.block_size")
+    page_bytes = page_bytes_for(groups, target.kv_dtype, block_size) if block_size is not None else 0
+
+    def is_page_size(group: LayerGroup) -> bool:
+        return block_size is not None and block_size * group.bytes_per_token(target.kv_dtype) == page_bytes
+
+    def takes_pages(group: LayerGroup, found: FoundAttention) -> Reason | None:
+        sizes = found.spec.page_sizes
+        if block_size is None or is_page_size(group):
+            return None
+        if tokens_per_page(group, target.kv_dtype, block_size, page_bytes, sizes) is not None:
+            return None
+        want = f"a multiple of {block_size} in {page_bytes} bytes"
+        return Reason(code="attention.page_size", field="page_size", want=want, have=describe_page_sizes(sizes))
+
+    return [
+        GroupNeed(
+            group,
+            AttentionRequest(
+                platform=target.spec.name,
+                device=target.device,
+                kind=group.kind,
+                num_heads=group.num_heads,
+                num_kv_heads=group.num_kv_heads,
+                head_size=group.head_size,
+                dtype=target.dtype,
+                kv_dtype=target.kv_dtype,
+                page_size=block_size if is_page_size(group) else None,
+                window=group.window,
+                features=group.features,
+            ),
+            lambda found, group=group: takes_pages(group, found),  # type: ignore[misc]
+        )
+        for group in groups
+    ]
+
+
+def _pages(
+    model: ModelSpec, kv_dtype: str, settings: Settings, choices: Sequence[AttentionChoice]
+) -> tuple[KVGeometry, Decision]:
+    """The pool's geometry: with the block size that was fixed, or the first that suits every backend."""
+    specs = [choice.found.spec for choice in choices]
+    sizes = [spec.page_sizes for spec in specs] or [PageSizes()] * len(layer_groups(model))
+    layouts = [spec.layouts[0] for spec in specs]
+    fixed = settings.value("cache.block_size")
+    candidates = [fixed] if fixed is not None else block_size_candidates(sizes)
+    failure: InvalidValue | None = None
+    for block_size in candidates:
+        try:
+            geometry = kv_geometry(model, kv_dtype, block_size, sizes, layouts)
+        except InvalidValue as error:
+            failure = failure or error
+            continue
+        source = settings.source("cache.block_size")
+        tokens = ", ".join(f"{group.kind} {group.tokens_per_page}" for group in geometry.groups)
+        reason = f"tokens a page: {tokens}; {geometry.page_bytes} bytes a page"
+        return geometry, Decision(
+            subject="config cache.block_size", chosen=str(block_size), source=source, reason=reason
+        )
+    assert failure is not None
+    raise failure
+
+
+def _waste(geometry: KVGeometry) -> tuple[str, ...]:
+    share = wasted_share(geometry)
+    if share <= WASTE_WARNING:
+        return ()
+    return (f"cache: {share:.0%} of every page is unused by one group of layers; another --block-size may fit better",)
+
+
+def _model_load(model: ModelSpec, discovery: Discovery, *, required: bool) -> tuple[str, Decision]:
+    """ "module:Class" of the model: core's registry or a plugin, never both."""
+    from inferplane.models.registry import MODELS
+
+    plugin = next((found for found in discovery.models if found.spec.model_type == model.model_type), None)
+    own = MODELS.get(model.model_type)
+    subject = f"model {model.model_type}"
+    if own is not None and plugin is not None:
+        raise InferplaneError(
+            f"model type {model.model_type!r} is core's and of {plugin.distribution} {plugin.version} too",
+            code="model.duplicate",
+            remedy=f"--disable-plugins {plugin.distribution}",
+        )
+    if plugin is not None:
+        owner = f"{plugin.distribution} {plugin.version}"
+        return plugin.spec.load, Decision(subject=subject, chosen=plugin.spec.load, source=f"plugin {owner}")
+    if own is None and required:
+        known = ", ".join(sorted(MODELS))
+        raise InferplaneError(
+            f"model type {model.model_type!r} is not supported; known are {known}",
+            code="model.unknown",
+            remedy="install a package that brings it (entry-point group inferplane.models)",
+        )
+    return own or "", Decision(subject=subject, chosen=own or "the runner's own", source="checkpoint")
+
+
+def _checkpoint_format(format_id: str, discovery: Discovery) -> tuple[Component, Decision]:
+    for found in discovery.formats:
+        if found.spec.id == format_id:
+            weights = Component(
+                id=format_id, load=found.spec.load, distribution=found.distribution, version=found.version
+            )
+            reason = f"{found.distribution} {found.version}"
+            return weights, Decision(subject="checkpoint format", chosen=format_id, source="checkpoint", reason=reason)
+    have = ", ".join(found.spec.id for found in discovery.formats)
+    raise InferplaneError(
+        f"checkpoint format {format_id!r} is not installed; installed: {have or 'none'}",
+        code="format.unknown",
+        remedy="`inferplane plugins` lists what is installed",
+    )
+
+
+def _attention_component(found: FoundAttention) -> Component:
+    return Component(id=found.spec.id, load=found.spec.load, distribution=found.distribution, version=found.version)
+
+
+def _refusals(discovery: Discovery) -> list[str]:
+    """One warning a distribution and reason for parts that are no platform."""
+    lines: dict[tuple[str, str, str, str], list[str]] = {}
+    for item in discovery.refused:
+        key = (item.distribution, item.version, item.state.value, str(item.reason))
+        lines.setdefault(key, []).append(item.name)
+    return [
+        f"{', '.join(names)} of {distribution} {version}: {state}: {reason}"
+        for (distribution, version, state, reason), names in lines.items()
+    ]
+
+
+def _spec_of(platform: PlatformChoice) -> PlatformSpec:
+    spec = platform.found.spec
+    assert spec is not None, "a platform that is PRESENT has a descriptor"
+    return spec
+
+
+def _unique(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+    """The first record of each subject."""
+    kept: dict[str, Decision] = {}
+    for decision in decisions:
+        kept.setdefault(decision.subject, decision)
+    return tuple(kept.values())

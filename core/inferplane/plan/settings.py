@@ -1,0 +1,125 @@
+"""The user's configuration seen through a plugin's patches. Neither is edited; every patch is a recorded decision."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ValidationError
+
+from inferplane.config import Config
+from inferplane.errors import InferplaneError, InvalidValue
+from inferplane.plan.types import Decision
+from inferplane_api.spec import ConfigPatch
+
+
+class SourcedPatch(NamedTuple):
+    """A patch and who asks for it, "acme-npu 1.2"."""
+
+    patch: ConfigPatch
+    owner: str
+
+
+class Settings:
+    """Values by dotted path: the user's, or a patch's where the user is silent or a default is all that was said."""
+
+    def __init__(self, config: Config, patches: Iterable[SourcedPatch] = ()) -> None:
+        """Raises InferplaneError when two patches require one path, or one contradicts the user or makes no sense."""
+        self._config = config
+        self._patched: dict[str, SourcedPatch] = {}
+        for sourced in patches:
+            self._add(sourced)
+
+    def value(self, path: str) -> Any:
+        """What holds for "section.field"."""
+        if path in self._patched:
+            return self._patched[path].patch.value
+        return self._own(path)
+
+    def source(self, path: str) -> str:
+        """ "user", "plugin NAME" or "automatic"."""
+        if path in self._patched:
+            return f"plugin {self._patched[path].owner}"
+        return "user" if self.said(path) else "automatic"
+
+    def said(self, path: str) -> bool:
+        """True when the user gave a value."""
+        section, field = self._split(path)
+        return field in section.model_fields_set and getattr(section, field) is not None
+
+    def decisions(self) -> list[Decision]:
+        """A record for every patch that holds."""
+        return [
+            Decision(
+                subject=f"config {path}",
+                chosen=str(sourced.patch.value),
+                source=f"plugin {sourced.owner}",
+                reason=f"{sourced.patch.strength}: {sourced.patch.reason}",
+            )
+            for path, sourced in self._patched.items()
+        ]
+
+    def _own(self, path: str) -> Any:
+        section, field = self._split(path)
+        return getattr(section, field)
+
+    def _split(self, path: str) -> tuple[BaseModel, str]:
+        section, _, field = path.partition(".")
+        return getattr(self._config, section), field
+
+    def _add(self, sourced: SourcedPatch) -> None:
+        patch = sourced.patch
+        self._require_valid(sourced)
+        earlier = self._patched.get(patch.path)
+        if earlier is not None and earlier.patch.strength == patch.strength == "require":
+            raise InferplaneError(
+                f"{earlier.owner} requires {patch.path}={earlier.patch.value!r} ({earlier.patch.reason}) and "
+                f"{sourced.owner} requires {patch.path}={patch.value!r} ({patch.reason})",
+                code="config.conflict",
+                remedy="disable one of the two with --disable-plugins",
+            )
+        if self.said(patch.path):
+            self._hold_against_user(sourced)
+        elif earlier is None or patch.strength == "require":
+            self._patched[patch.path] = sourced
+
+    def _hold_against_user(self, sourced: SourcedPatch) -> None:
+        """A default gives way to what the user said; a requirement that differs from it is an error."""
+        patch = sourced.patch
+        own = self._own(patch.path)
+        if patch.strength == "require" and own != patch.value:
+            raise InvalidValue(
+                patch.path,
+                own,
+                f"{sourced.owner} requires {patch.value!r}: {patch.reason}",
+                remedy=f"leave it out, or choose another platform than that of {sourced.owner}",
+            )
+
+    def _require_valid(self, sourced: SourcedPatch) -> None:
+        patch = sourced.patch
+        section_name, _, field = patch.path.partition(".")
+        section = getattr(self._config, section_name, None)
+        if not isinstance(section, BaseModel) or field not in type(section).model_fields:
+            known = _paths(self._config)
+            near = difflib.get_close_matches(patch.path, known, n=1)
+            raise InferplaneError(
+                f"{sourced.owner} patches {patch.path!r}, which is not a setting",
+                code="config.patch",
+                remedy=f"its author meant {near[0]!r}?"
+                if near
+                else f"pip install --upgrade {sourced.owner.split()[0]}",
+            )
+        try:
+            type(section)(**{field: patch.value})
+        except ValidationError as error:
+            raise InferplaneError(
+                f"{sourced.owner} patches {patch.path} with {patch.value!r}: {error.errors()[0]['msg']}",
+                code="config.patch",
+                remedy=f"pip install --upgrade {sourced.owner.split()[0]}",
+            ) from error
+
+
+def _paths(config: Config) -> list[str]:
+    sections = type(config).model_fields
+    return [f"{name}.{field}" for name in sections for field in type(getattr(config, name)).model_fields]
