@@ -1,9 +1,11 @@
 """Throughput of 64 mixed requests: `inferplane.LLM` against `transformers` batched generate, on the same weights.
 
-Both read one Hugging Face folder in bfloat16 (the GGUF file of the default model, dequantized once and cached), get the
-same token ids, decode greedily and ignore the end token. transformers runs static batches of 16 with left padding, each
-to its longest request; only tokens that were asked for count. Each measurement is a fresh process, the two engines take
-turns, and medians are reported: numbers of one run compare, numbers of two machines do not.
+Both read one Hugging Face folder of bfloat16 weights (the GGUF file of the default model, dequantized once and cached),
+get the same token ids, decode greedily and ignore the end token. Both compute in the same type: with `--dtype auto` in
+the one that inferplane chooses on this host, which is float32 where the processor has no bfloat16 arithmetic.
+transformers runs static batches of 16 with left padding, each to its longest request; only tokens that were asked for
+count. Each measurement is a fresh process, the two engines take turns, and medians are reported: numbers of one run
+compare, numbers of two machines do not.
 
     python benchmarks/offline.py --runs 3
 """
@@ -40,10 +42,10 @@ def workload(num_requests: int) -> Workload:
     return requests
 
 
-def run_inferplane(folder: str, requests: Workload) -> dict[str, Any]:
+def run_inferplane(folder: str, requests: Workload, dtype: str) -> dict[str, Any]:
     from inferplane import LLM, SamplingParams
 
-    llm = LLM(model=folder, dtype="bfloat16")
+    llm = LLM(model=folder, dtype=dtype)
     prompts = [{"prompt_token_ids": ids} for ids, _ in requests]
     params = [SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True) for _, count in requests]
     warm = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
@@ -53,15 +55,16 @@ def run_inferplane(folder: str, requests: Workload) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     lengths = [len(output.outputs[0].token_ids) for output in outputs]
     assert lengths == [count for _, count in requests]
-    return {"seconds": seconds, "heads": [list(output.outputs[0].token_ids[:8]) for output in outputs]}
+    heads = [list(output.outputs[0].token_ids[:8]) for output in outputs]
+    return {"seconds": seconds, "heads": heads, "dtype": llm.plan.dtype}
 
 
-def run_transformers(folder: str, requests: Workload) -> dict[str, Any]:
+def run_transformers(folder: str, requests: Workload, dtype: str) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 2
 
@@ -82,7 +85,7 @@ def run_transformers(folder: str, requests: Workload) -> dict[str, Any]:
         batch = requests[start : start + BATCH]
         made = generate([ids for ids, _ in batch], max(count for _, count in batch))
         heads.extend(row[:8] for row in made)
-    return {"seconds": time.perf_counter() - started, "heads": heads}
+    return {"seconds": time.perf_counter() - started, "heads": heads, "dtype": dtype}
 
 
 def make_folder(cache: Path) -> Path:
@@ -91,14 +94,18 @@ def make_folder(cache: Path) -> Path:
     if (folder / "config.json").exists():
         return folder
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     from inferplane.config import Config
     from inferplane.sources.resolve import resolve_source
 
     path = resolve_source(Config.from_flat({"model": "smollm2"}).model).path
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16)
-    model.config.quantization_config = None
+    model = AutoModelForCausalLM.from_pretrained(
+        path.parent,
+        gguf_file=path.name,
+        dtype=torch.bfloat16,
+        quantization_config=GgufConfig(dequantize=True),  # else it would save the packed weights
+    )
     unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
     model.save_pretrained(unfinished)
     AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(unfinished)
@@ -106,16 +113,17 @@ def make_folder(cache: Path) -> Path:
     return folder
 
 
-def measure(engine: str, folder: Path, num_requests: int) -> dict[str, Any]:
+def measure(engine: str, folder: Path, num_requests: int, dtype: str) -> dict[str, Any]:
     """One engine in a fresh process."""
-    command = [sys.executable, __file__, "--child", engine, "--folder", str(folder), "--requests", str(num_requests)]
+    options = ["--folder", str(folder), "--requests", str(num_requests), "--dtype", dtype]
+    command = [sys.executable, __file__, "--child", engine, *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def child(engine: str, folder: str, num_requests: int) -> None:
+def child(engine: str, folder: str, num_requests: int, dtype: str) -> None:
     requests = workload(num_requests)
-    result = (run_inferplane if engine == "inferplane" else run_transformers)(folder, requests)
+    result = (run_inferplane if engine == "inferplane" else run_transformers)(folder, requests, dtype)
     result["output_tokens_per_second"] = sum(count for _, count in requests) / result["seconds"]
     result["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps(result))
@@ -127,12 +135,13 @@ def agreement(one: dict[str, Any], other: dict[str, Any]) -> float:
     return sum(a[0] == b[0] for a, b in pairs) / len(pairs)
 
 
-def compare(folder: Path, runs: int, num_requests: int) -> dict[str, Any]:
+def compare(folder: Path, runs: int, num_requests: int, dtype: str) -> dict[str, Any]:
     """Interleaved runs of both engines, medians and their ratio."""
     results: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
     for index in range(runs):
         for engine in ENGINES if index % 2 == 0 else reversed(ENGINES):
-            results[engine].append(measure(engine, folder, num_requests))
+            results[engine].append(measure(engine, folder, num_requests, dtype))
+            dtype = results[engine][-1]["dtype"]  # what "auto" became for the first
             speed = results[engine][-1]["output_tokens_per_second"]
             print(f"run {index + 1} {engine}: {speed:.1f} tok/s", file=sys.stderr, flush=True)
     report: dict[str, Any] = {}
@@ -146,6 +155,7 @@ def compare(folder: Path, runs: int, num_requests: int) -> dict[str, Any]:
     speeds = {engine: report[engine]["output_tokens_per_second"] for engine in ENGINES}
     report["ratio"] = round(speeds["inferplane"] / speeds["transformers"], 2)
     report["same_first_token"] = round(agreement(results["inferplane"][0], results["transformers"][0]), 3)
+    report["dtype"] = dtype
     report["requests"] = num_requests
     report["processors"] = len(os.sched_getaffinity(0))
     return report
@@ -155,6 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=3, help="fresh processes of each engine [3]")
     parser.add_argument("--requests", type=int, default=64, help="requests of the workload [64]")
+    parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
     parser.add_argument("--cache", type=Path, default=Path("~/.cache/inferplane/benchmarks").expanduser())
     parser.add_argument("--folder", help="a Hugging Face folder to use instead of the default model")
     parser.add_argument("--child", choices=(*ENGINES, "prepare"), help=argparse.SUPPRESS)
@@ -162,14 +173,14 @@ def main() -> None:
     if arguments.child == "prepare":
         print(make_folder(arguments.cache))
     elif arguments.child:
-        child(arguments.child, arguments.folder, arguments.requests)
+        child(arguments.child, arguments.folder, arguments.requests, arguments.dtype)
     else:
         folder = arguments.folder
         if folder is None:
             arguments.cache.mkdir(parents=True, exist_ok=True)
             command = [sys.executable, __file__, "--child", "prepare", "--cache", str(arguments.cache)]
             folder = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1]
-        print(json.dumps(compare(Path(folder), arguments.runs, arguments.requests), indent=1))
+        print(json.dumps(compare(Path(folder), arguments.runs, arguments.requests, arguments.dtype), indent=1))
 
 
 if __name__ == "__main__":
