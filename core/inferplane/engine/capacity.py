@@ -11,20 +11,25 @@ from inferplane_api.runner import Capacity
 
 if TYPE_CHECKING:
     from inferplane.plan.types import Plan
-    from inferplane_api.kv import KVGroupSpec
+    from inferplane_api.kv import KVGeometry, KVGroupSpec
 
 
-def pages_of_request(plan: Plan, length: int) -> int:
-    """Most pages that one request of `length` tokens holds at a time, over all groups."""
-    return sum(_pages_of_group(group, length, plan.limits.max_num_batched_tokens) for group in plan.geometry.groups)
+def pages_of_group(group: KVGroupSpec, length: int, chunking: bool = True) -> int:
+    """Most pages of one group that a request of `length` tokens must hold at a time to make progress.
+
+    A window that starts anywhere in a page touches ceil((window - 1) / page) + 1 pages; chunks shrink to what is free.
+    A prompt that may not be cut into chunks needs all of its pages in one step, windows or not.
+    """
+    size = group.tokens_per_page
+    pages = -(-length // size)
+    if group.window is None or not chunking:
+        return pages
+    return min(pages, -(-(group.window - 1) // size) + 1)
 
 
-def _pages_of_group(group: KVGroupSpec, length: int, max_chunk: int) -> int:
-    tokens = length
-    if group.window is not None:
-        # The window before a chunk and the chunk itself; unaligned at both ends.
-        tokens = min(length, group.window - 1 + max_chunk + group.tokens_per_page)
-    return -(-tokens // group.tokens_per_page)
+def pages_of_request(geometry: KVGeometry, length: int, chunking: bool = True) -> int:
+    """Pages that a request of `length` tokens needs when it runs alone."""
+    return sum(pages_of_group(group, length, chunking) for group in geometry.groups)
 
 
 def fit_capacity(plan: Plan, num_pages: int) -> Capacity:
@@ -34,20 +39,21 @@ def fit_capacity(plan: Plan, num_pages: int) -> Capacity:
     """
     usable = num_pages - 1
     wanted = plan.limits.max_model_len
-    fitted = wanted if pages_of_request(plan, wanted) <= usable else _longest(plan, usable, wanted)
+    chunking = "no_chunking" not in plan.model.features
+    fitted = _longest(plan.geometry, usable, wanted, chunking)
     if (fitted < wanted and not plan.auto_max_model_len) or fitted < 1:
+        need = pages_of_request(plan.geometry, wanted, chunking)
         raise InferplaneError(
-            f"max_model_len={wanted} needs {pages_of_request(plan, wanted)} cache pages and {usable} fit; "
+            f"max_model_len={wanted} needs {need} cache pages and {usable} fit; "
             f"the longest context that fits is {fitted}",
             code="memory.context",
             remedy=f"--max-model-len {max(fitted, 1)}, a larger --kv-cache-memory-bytes, or a 16-bit --kv-cache-dtype",
         )
-    tokens_per_page_of_all = sum(1 / group.tokens_per_page for group in plan.geometry.groups)
     return Capacity(
         max_model_len=fitted,
         num_pages=num_pages,
         max_num_seqs=plan.limits.max_num_seqs,
-        kv_tokens=int(usable / tokens_per_page_of_all) if tokens_per_page_of_all else fitted,
+        kv_tokens=usable * fitted // pages_of_request(plan.geometry, fitted, chunking),
         geometry=plan.geometry,
     )
 
@@ -58,11 +64,11 @@ def with_capacity(plan: Plan, capacity: Capacity) -> Plan:
     return msgspec.structs.replace(plan, limits=limits)
 
 
-def _longest(plan: Plan, usable: int, wanted: int) -> int:
+def _longest(geometry: KVGeometry, usable: int, wanted: int, chunking: bool) -> int:
     low, high = 0, wanted
     while low < high:
         middle = (low + high + 1) // 2
-        if pages_of_request(plan, middle) <= usable:
+        if pages_of_request(geometry, middle, chunking) <= usable:
             low = middle
         else:
             high = middle - 1

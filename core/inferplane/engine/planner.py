@@ -1,0 +1,257 @@
+"""Fills one step: decode rows first, then prompt chunks within the budget; preempts when pages run out.
+
+Knows the order of requests and what a step may hold; neither results nor messages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inferplane.engine.draft import Draft, Rows
+from inferplane.engine.prefix import Hit
+from inferplane.engine.request import RequestState, Status
+from inferplane_api.step import NewRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from inferplane.engine.limits import StepLimits
+    from inferplane.engine.pages import PagePool
+    from inferplane.engine.prefix import PrefixIndex
+    from inferplane.engine.running import RunningSet
+    from inferplane.engine.tables import PageTables
+    from inferplane.engine.waiting import WaitingQueue
+
+_NO_ROOM = "the cache cannot hold this request even when it runs alone"
+_RESERVE_SHARE = 100
+"""One page in this many is kept back from new requests while others decode."""
+
+
+class Planner:
+    """The decisions of `Scheduler.schedule`, over collections that the scheduler shares with it."""
+
+    def __init__(
+        self,
+        limits: StepLimits,
+        pool: PagePool,
+        tables: PageTables,
+        prefix: PrefixIndex | None,
+        waiting: WaitingQueue,
+        running: RunningSet,
+        clock: Callable[[], float],
+    ) -> None:
+        self._limits = limits
+        self._pool = pool
+        self._tables = tables
+        self._prefix = prefix
+        self._waiting = waiting
+        self._running = running
+        self._clock = clock
+        self._oldest_flight: int | None = None
+        self._prompt_turn = True
+        self._blocked: tuple[RequestState, int] | None = None
+        """The head of the queue that lacked pages, and how many were free then."""
+        self.num_preemptions = 0
+        self.num_queries = 0
+        self.num_hits = 0
+
+    def plan(self, step_id: int, oldest_flight: int | None, fail: Callable[[RequestState, str], None]) -> Draft:
+        """Plan one step. `oldest_flight` is the oldest step that is not collected; `fail` ends a request that can never
+        run, so that the engine goes on."""
+        self._oldest_flight = oldest_flight
+        self._running.compact()
+        draft = Draft(step_id, self._limits.max_tokens)
+        if self._limits.by_priority:
+            self._preempt_for_head()
+        self._fill(draft)
+        while draft.empty and oldest_flight is None and self._unblock(fail):
+            self._fill(draft)
+        return draft
+
+    def _fill(self, draft: Draft) -> None:
+        if self._limits.mixed_steps:
+            self._plan_decodes(draft)
+            self._plan_prompts(draft)
+            return
+        for _ in range(2):
+            draft.kind = Rows.CHUNK if self._prompt_turn else Rows.SINGLE
+            if not self._prompt_turn:
+                self._plan_decodes(draft)
+            self._plan_prompts(draft)
+            self._prompt_turn = not self._prompt_turn
+            if not draft.empty:
+                return
+
+    def _plan_decodes(self, draft: Draft) -> None:
+        step_id = draft.step_id
+        add_slot = draft.slots.append
+        add_start = draft.starts.append
+        add_row = draft.rows.append
+        # Preemption takes requests from the end of this list while it is walked.
+        for request in self._running.decoding:
+            start = request.planned
+            if start >= request.boundary and not self._cross_boundary(request, draft):
+                continue
+            add_slot(request.slot)
+            add_start(start)
+            add_row(request)
+            request.planned = start + 1
+            request.last_step = step_id
+        draft.budget -= len(draft.rows)
+
+    def _cross_boundary(self, request: RequestState, draft: Draft) -> bool:
+        """Get the pages for the next token; False when the request has no row in this step."""
+        if request.planned >= request.end:
+            return False
+        while not self._tables.grow(request, 1, draft.columns):
+            need = self._tables.need(request, request.planned + 1)
+            if need <= self._pool.num_free + self._pool.num_quarantined:
+                return False
+            victim = self._running.last()
+            if victim is None or victim is request:
+                if len(self._running) > 1:
+                    self._preempt(request)
+                return False
+            self._preempt(victim)
+        request.boundary = min(self._tables.boundary(request), request.end)
+        return True
+
+    def _plan_prompts(self, draft: Draft) -> None:
+        prefilling = self._running.prefilling
+        if self._limits.by_priority and prefilling:
+            self._admit(draft, ahead_of=prefilling[0])
+        for request in list(prefilling):
+            if request.last_step == draft.step_id or request.status is not Status.PREFILLING:
+                continue
+            count = self._chunk(request, len(request.tokens) - request.planned, draft)
+            if not draft.takes(count):
+                continue
+            count = self._tables.fitting(request, count, self._oldest_flight is not None)
+            if count == 0:
+                # New requests must not take the pages that an older one waits for.
+                return
+            if draft.takes(count):
+                self._add_chunk(request, count, draft)
+        self._admit(draft)
+
+    def _chunk(self, request: RequestState, remaining: int, draft: Draft) -> int:
+        """Longest next chunk that limits and budget allow."""
+        count = min(remaining, self._limits.max_chunk, draft.budget)
+        return count if self._limits.chunking or count == remaining else 0
+
+    def _add_chunk(self, request: RequestState, count: int, draft: Draft) -> None:
+        start = request.planned
+        self._tables.grow(request, count, draft.columns)
+        request.planned = start + count
+        request.last_step = draft.step_id
+        last = request.planned >= len(request.tokens)
+        draft.add_prompt(request, start, count, last and request.samples)
+        if last:
+            request.boundary = min(self._tables.boundary(request), request.end)
+            self._running.begin_decoding(request)
+
+    def _admit(self, draft: Draft, ahead_of: RequestState | None = None) -> None:
+        """Start waiting requests in their order until one has to wait."""
+        while draft.budget > 0 and self._running.has_free_slot:
+            head = self._waiting.peek()
+            if head is None or self._in_flight(head):
+                return
+            if ahead_of is not None and head.order[0] >= ahead_of.order[0]:
+                return
+            if not self._start(head, draft, exempt=ahead_of is not None):
+                return
+            self._waiting.pop()
+
+    def _start(self, head: RequestState, draft: Draft, exempt: bool) -> bool:
+        if self._is_blocked(head):
+            return False
+        hit = self._find_hit(head)
+        remaining = len(head.tokens) - hit.length
+        count = self._chunk(head, remaining, draft)
+        partial = count < remaining and len(self._running.prefilling) >= self._limits.max_partial_prefills
+        if (partial and not exempt) or not draft.takes(count):
+            return False
+        reserve = min(len(self._running), self._pool.num_pages // _RESERVE_SHARE)
+        if self._tables.need_to_start(head, hit) + reserve > self._pool.num_free:
+            self._blocked = (head, self._pool.num_free)
+            return False
+        self._tables.adopt(head, hit)
+        count = self._tables.fitting(head, count, self._oldest_flight is not None)
+        if not draft.takes(count):
+            self._tables.release(head, publish=False)
+            return False
+        self._running.start(head)
+        self._add_request(head, hit, draft)
+        self._add_chunk(head, count, draft)
+        return True
+
+    def _add_request(self, request: RequestState, hit: Hit, draft: Draft) -> None:
+        message = request.request
+        if request.num_preemptions == 0:
+            self.num_queries += request.num_prompt
+            self.num_hits += hit.length
+            request.num_cached = hit.length
+            request.queue_seconds = self._clock() - request.arrival
+        draft.added.append(
+            NewRequest(
+                slot=request.slot,
+                request_id=request.request_id,
+                token_ids=list(request.tokens),
+                num_prompt_tokens=request.num_prompt,
+                params=message.params,
+                seed=message.seed,
+                eos_token_ids=message.eos_token_ids,
+            )
+        )
+        self._tables.put_adopted(request, hit, draft.columns)
+
+    def _find_hit(self, request: RequestState) -> Hit:
+        # At least one token must be computed, and prompt log-probabilities need every prompt position.
+        if self._prefix is None or request.prompt_logprobs is not None:
+            return self._tables.no_hit()
+        return self._prefix.find(request, len(request.tokens) - 1)
+
+    def _is_blocked(self, head: RequestState) -> bool:
+        """True when looking again would find no more pages than last time."""
+        if self._blocked is None or self._blocked[0] is not head or not len(self._running):
+            return False
+        return self._pool.num_free <= self._blocked[1]
+
+    def _in_flight(self, request: RequestState) -> bool:
+        return self._oldest_flight is not None and request.last_step >= self._oldest_flight
+
+    def _preempt(self, victim: RequestState) -> None:
+        """Take slot and pages; what was computed stays findable, the rest is computed again."""
+        self._running.remove(victim)
+        self._tables.release(victim)
+        victim.status = Status.WAITING
+        victim.num_preemptions += 1
+        self._waiting.push(victim)
+        self.num_preemptions += 1
+
+    def _preempt_for_head(self) -> None:
+        """Make room for a waiting request by preempting running ones of lower priority."""
+        head = self._waiting.peek()
+        if head is None or self._in_flight(head):
+            return
+        while (last := self._running.last()) is not None and last.order[0] > head.order[0]:
+            if self._running.has_free_slot:
+                need = self._tables.need_to_start(head, self._find_hit(head))
+                if need <= self._pool.num_free + self._pool.num_quarantined:
+                    return
+            self._preempt(last)
+
+    def _unblock(self, fail: Callable[[RequestState, str], None]) -> bool:
+        """Nothing runs and nothing is in flight: let go of the last request, so that the others move. False when
+        nothing is left to try."""
+        self._blocked = None
+        last = self._running.last()
+        if last is not None and len(self._running) > 1:
+            self._preempt(last)
+            return True
+        request = last or self._waiting.peek()
+        if request is None:
+            return False
+        fail(request, _NO_ROOM)
+        self._running.compact()
+        return True
