@@ -145,7 +145,8 @@ def _range_of(requirements: list[str], name: str) -> str | None:
             continue
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if applies and canonicalize_name(requirement.name) == name:
-            found.append(str(requirement.specifier))
+            parts = (str(part) for part in requirement.specifier)
+            found.append(",".join(sorted(parts, key=lambda part: (part.startswith("<"), part))))
     return ",".join(part for part in found if part) if found else None
 
 
