@@ -63,3 +63,31 @@ def test_offline_generate(smollm2_path: Path) -> None:
 def test_chat_stream(server: str) -> None:
     text = run_example("chat_stream.py", "What is the capital of France? Answer with one word.", server)
     assert "Paris" in text
+
+
+def readme_block(containing: str) -> str:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    return next(code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if containing in code)
+
+
+def test_the_readme_without_a_server(smollm2_path: Path) -> None:
+    command = [sys.executable, "-c", readme_block("LLM(")]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith(" Paris")
+    assert len(answer.stdout.strip().splitlines()) >= 2
+
+
+def test_the_readme_with_the_official_client(server: str) -> None:
+    code = readme_block("OpenAI(").replace("http://127.0.0.1:8000/v1", server)
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert "Paris" in answer.stdout
+
+
+def test_the_terminal_client(server: str) -> None:
+    command = [sys.executable, "-m", "inferplane", "complete", "--url", server, "--max-tokens", "8"]
+    command += ["--temperature", "0", "-q", "The capital of France is"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert "Paris" in answer.stdout

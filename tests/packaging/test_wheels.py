@@ -275,6 +275,14 @@ def test_a_broken_plugin_is_named_when_asked_for(
     assert "Traceback" not in answer.stderr
 
 
+def test_a_broken_plugin_without_its_hardware_is_a_warning(
+    beside_a_broken_one: Path, tiny_llama_dir: Path, tmp_path: Path
+) -> None:
+    with serving(beside_a_broken_one, str(tiny_llama_dir), cwd=tmp_path):
+        pass
+    assert_named((tmp_path / "serve.log").read_text())
+
+
 def assert_named(text: str) -> None:
     """Distribution, version, reason and remedy, however the lines are wrapped."""
     flat = " ".join(text.split())

@@ -1,0 +1,99 @@
+"""What the documentation says about names is true of the code."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+import tomllib
+
+import inferplane.cli.main
+from inferplane.config import Config
+from inferplane.messages import Stats
+from inferplane.metrics import Metrics
+from inferplane_api.spec import GROUPS, HostInfo, PlatformSpec, ProbeState
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DOCS = REPOSITORY / "docs"
+PAGES = sorted([REPOSITORY / "README.md", *DOCS.glob("*.md")])
+COMMANDS = inferplane.cli.main.COMMANDS
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def block(page: str, language: str, containing: str) -> str:
+    blocks = re.findall(rf"```{language}\n(.*?)```", text_of(DOCS / page), re.DOTALL)
+    return next(code for code in blocks if containing in code)
+
+
+def test_every_metric_is_documented_and_exists() -> None:
+    metrics = Metrics(model_name="m", engine=0, max_model_len=8192, stats=Stats)
+    exported = {family.name + ("_total" if family.type == "counter" else "") for family in metrics.registry.collect()}
+    documented = set(re.findall(r"^\| `([a-z0-9_:]+)`", text_of(DOCS / "metrics.md"), re.MULTILINE))
+    assert documented == exported
+
+
+def test_every_entry_point_group_is_documented() -> None:
+    documented = set(re.findall(r"`(inferplane\.[a-z_]+)` \|", text_of(DOCS / "plugins.md")))
+    assert documented == {*GROUPS, "inferplane.plugins"}
+
+
+def test_the_example_platform_is_one() -> None:
+    names: dict = {}
+    exec(block("plugins.md", "python", "PlatformSpec("), names)
+    assert isinstance(names["PLATFORM"], PlatformSpec)
+    assert names["probe"](HostInfo(os="linux", machine="x86_64")).state is ProbeState.PRESENT
+    refusal = names["probe"](HostInfo(os="linux", machine="vax"))
+    assert refusal.state is ProbeState.ABSENT
+    assert refusal.reasons
+    manifest = tomllib.loads(block("plugins.md", "toml", "entry-points"))
+    assert manifest["project"]["entry-points"]["inferplane.platforms"] == {
+        names["PLATFORM"].name: "example_inferplane.descriptor:PLATFORM"
+    }
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_exist(path: Path) -> None:
+    consoles = "\n".join(re.findall(r"```console.*?```", text_of(path), re.DOTALL))
+    used = set(re.findall(r"\binferplane ([a-z]+)\b", consoles))
+    used |= set(re.findall(r"`inferplane ([a-z]+)", text_of(path)))
+    assert used <= set(COMMANDS)
+
+
+def every_flag() -> set[str]:
+    """What the help of all commands shows."""
+    flags: set[str] = set()
+    for command in COMMANDS:
+        with pytest.raises(SystemExit), redirect_stdout(io.StringIO()) as out:
+            inferplane.cli.main.main([command, "--help"])
+        flags |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", out.getvalue()))
+    return flags
+
+
+def test_flags_exist() -> None:
+    pip = {"--extra-index-url"}
+    used = {flag for path in PAGES for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text_of(path))}
+    assert used <= every_flag() | pip
+
+
+def test_every_setting_is_a_flag() -> None:
+    names = {name for section in Config.model_fields.values() for name in section.annotation.model_fields}
+    assert {f"--{name.replace('_', '-')}" for name in names} <= every_flag()
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = set(re.findall(r": ([a-z]+\.md)$", text_of(REPOSITORY / "mkdocs.yml"), re.MULTILINE))
+    assert navigation == {path.name for path in DOCS.glob("*.md")}
+
+
+def test_every_distribution_is_in_the_readme() -> None:
+    names = [
+        tomllib.loads(text_of(manifest))["project"]["name"]
+        for manifest in [*REPOSITORY.glob("*/pyproject.toml"), *REPOSITORY.glob("plugins/*/pyproject.toml")]
+    ]
+    assert all(f"| `{name}` |" in text_of(REPOSITORY / "README.md") for name in names)
