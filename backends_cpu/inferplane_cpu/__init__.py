@@ -1,0 +1,1 @@
+"""The CPU platform of Inferplane. Importing the package imports no torch."""

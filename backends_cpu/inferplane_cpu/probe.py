@@ -1,0 +1,52 @@
+"""Facts about the processor for selection; imports no torch and touches no device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inferplane_api.spec import DeviceInfo, ProbeResult, ProbeState, Reason
+
+if TYPE_CHECKING:
+    from inferplane_api.spec import HostInfo
+
+MACHINES = frozenset({"x86_64", "amd64", "aarch64", "arm64"})
+
+BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""Processor flags (x86, ARM) that mean bfloat16 products at more than float32's speed."""
+
+_ARCHITECTURES = (
+    ("amx_bf16", "amx"),
+    ("avx512_bf16", "avx512_bf16"),
+    ("avx512f", "avx512"),
+    ("avx2", "avx2"),
+    ("sve", "sve"),
+    ("asimd", "neon"),
+)
+"""From the widest: a flag and what `DeviceInfo.arch` calls it."""
+
+
+def probe(host: HostInfo) -> ProbeResult:
+    """PRESENT on every x86-64 and ARM64 host."""
+    if host.machine.lower() not in MACHINES:
+        reason = Reason(
+            code="cpu.machine", field="host.machine", want=", ".join(sorted(MACHINES)), have=host.machine or "unknown"
+        )
+        return ProbeResult(state=ProbeState.ABSENT, reasons=(reason,))
+    return ProbeResult(state=ProbeState.PRESENT, devices=(device_info(host),))
+
+
+def device_info(host: HostInfo) -> DeviceInfo:
+    """The host's processors as one device.
+
+    torch computes in every listed type on any of them; `preferred_dtype` says which 16-bit checkpoints are worth
+    keeping in 16 bit: without instructions for it, a bfloat16 product takes about ten times as long as a float32 one.
+    """
+    fast_bfloat16 = bool(host.cpu_flags & BFLOAT16_FLAGS)
+    arch = next((name for flag, name in _ARCHITECTURES if flag in host.cpu_flags), host.machine.lower())
+    return DeviceInfo(
+        name=host.cpu_model or host.machine,
+        dtypes=frozenset({"float32", "bfloat16", "float16"}),
+        features=frozenset({"in_place_kv_write", "unified_memory"}),
+        arch=arch,
+        preferred_dtype="bfloat16" if fast_bfloat16 else "float32",
+    )

@@ -1,0 +1,147 @@
+"""Sizes, allocates and slices the KV pool from measured memory; knows nothing about who owns a page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from inferplane.errors import InferplaneError
+from inferplane_api.kv import KVView
+
+if TYPE_CHECKING:
+    from inferplane.plan.types import Plan
+    from inferplane_api.kv import KVGeometry, KVGroupSpec
+    from inferplane_api.model import ModelSpec
+    from inferplane_api.runner import RunnerLimits
+
+LOGIT_COPIES = 5
+"""float32 copies of a step's logits that the sampler may hold at a time."""
+
+SORTED_LOGIT_BYTES = 24
+"""Bytes per logit of an ordering pass over the whole vocabulary: keys, sorted keys and their indices, int64 each."""
+
+
+class MemoryRow(NamedTuple):
+    """One line of the memory table."""
+
+    name: str
+    num_bytes: int
+    note: str
+
+
+class MemoryPlan(NamedTuple):
+    """How many pages the pool gets, and the table that explains it."""
+
+    num_pages: int
+    """Null page included."""
+    table: tuple[MemoryRow, ...]
+
+
+def pages_of_request(group: KVGroupSpec, num_tokens: int, max_step_tokens: int) -> int:
+    """Most pages that one request of `num_tokens` holds in the group at a time."""
+    if group.window is not None:
+        # The window before a chunk and the chunk itself; unaligned at both ends.
+        num_tokens = min(num_tokens, group.window - 1 + max_step_tokens + group.tokens_per_page)
+    return -(-num_tokens // group.tokens_per_page)
+
+
+def workspace_bytes(model: ModelSpec, limits: RunnerLimits, itemsize: int) -> int:
+    """An estimate of the largest step's activations and logits."""
+    widest = max((layer.num_heads + 2 * layer.num_kv_heads) * layer.head_size for layer in model.layers)
+    per_token = (6 * model.hidden_size + 3 * model.intermediate_size + 3 * widest) * itemsize
+    logits = limits.max_num_seqs * model.vocab_size * (4 * LOGIT_COPIES + SORTED_LOGIT_BYTES)
+    return limits.max_num_batched_tokens * per_token + logits
+
+
+def plan_memory(plan: Plan, free: int, max_pages: int | None, weights: int, itemsize: int) -> MemoryPlan:
+    """Fit the pool into `free` bytes, measured after the weights were read.
+
+    At most `max_pages`, and never more than `max_num_seqs` requests of the longest context could use. Raises
+    InferplaneError naming the knobs when not one request fits (of `max_model_len` tokens when the user asked for that
+    length, otherwise of one page per group).
+    """
+    geometry, limits = plan.geometry, plan.limits
+    workspace = workspace_bytes(plan.model, limits, itemsize)
+    budget = int(free * plan.memory_utilization) - workspace
+    if plan.memory_limit_bytes is not None:
+        budget = min(plan.memory_limit_bytes, free - workspace)
+    step_tokens = limits.max_num_batched_tokens
+    longest = sum(pages_of_request(group, limits.max_model_len, step_tokens) for group in geometry.groups)
+    num_pages = min(max(0, budget) // geometry.page_bytes, limits.max_num_seqs * longest + 1)
+    if max_pages is not None:
+        num_pages = min(num_pages, max_pages)
+    needed = 1 + (len(geometry.groups) if plan.auto_max_model_len else longest)
+    if num_pages < needed:
+        raise _does_not_fit(plan, num_pages, needed, free, workspace)
+    pool = num_pages * geometry.page_bytes
+    table = (
+        MemoryRow("weights", weights, f"{plan.model.model_type}, {plan.dtype}"),
+        MemoryRow("work space", workspace, f"{step_tokens} tokens a step, {limits.max_num_seqs} sequences"),
+        MemoryRow("KV cache", pool, f"{num_pages} pages of {geometry.page_bytes} bytes"),
+        MemoryRow("free", max(0, free - workspace - pool), f"of {free} bytes measured before the cache"),
+    )
+    return MemoryPlan(num_pages, table)
+
+
+def _does_not_fit(plan: Plan, num_pages: int, needed: int, free: int, workspace: int) -> InferplaneError:
+    page_bytes = plan.geometry.page_bytes
+    length = "one page per KV group" if plan.auto_max_model_len else f"max_model_len={plan.limits.max_model_len}"
+    if plan.max_pages is not None and num_pages >= plan.max_pages:
+        remedy = "raise --num-pages-override or lower --max-model-len"
+    else:
+        remedy = (
+            "lower --max-model-len, --max-num-batched-tokens or --max-num-seqs, raise --memory-utilization "
+            "or --kv-cache-memory-bytes, or free memory"
+        )
+    return InferplaneError(
+        f"the KV cache does not hold one request: {length} needs {needed * page_bytes / 2**20:.1f} MiB "
+        f"({needed} pages of {page_bytes} bytes, the null page included), there is room for {max(0, num_pages)} pages "
+        f"({free / 2**20:.1f} MiB free, of which {workspace / 2**20:.1f} MiB is work space)",
+        code="memory.kv_cache",
+        remedy=remedy,
+    )
+
+
+def allocate_pool(num_pages: int, page_bytes: int, device: torch.device) -> torch.Tensor:
+    """[num_pages, page_bytes] uint8 of zeros. On the host, memory is mapped only when a page is first touched."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.zeros((num_pages, page_bytes), np.uint8))
+    return torch.zeros((num_pages, page_bytes), dtype=torch.uint8, device=device)
+
+
+def kv_views(pool: torch.Tensor, geometry: KVGeometry, num_layers: int) -> tuple[KVView, ...]:
+    """Per model layer, views into the pool: in a group's page lie its layers one after the other, k then v of each.
+
+    Raises InferplaneError when a layer belongs to no group or the layers do not fit the page.
+    """
+    views: list[KVView | None] = [None] * num_layers
+    for group in geometry.groups:
+        for layer, view in zip(group.layers, _group_views(pool, group), strict=True):
+            views[layer] = view
+    missing = [index for index, view in enumerate(views) if view is None]
+    if missing:
+        raise InferplaneError(f"layers {missing} belong to no KV group", code="kv.geometry")
+    return tuple(view for view in views if view is not None)
+
+
+def _group_views(pool: torch.Tensor, group: KVGroupSpec) -> list[KVView]:
+    elements = pool.view(getattr(torch, group.dtype))
+    num_pages, page_elements = elements.shape
+    tokens, heads, size = group.tokens_per_page, group.num_kv_heads, group.head_size
+    inner = (tokens, heads, size) if group.layout.order == "thd" else (heads, tokens, size)
+    plane = tokens * heads * size
+    if 2 * plane * len(group.layers) > page_elements:
+        raise InferplaneError(
+            f"KV group {group.index} needs {2 * plane * len(group.layers)} elements a page, a page has {page_elements}",
+            code="kv.geometry",
+        )
+    strides = (page_elements, inner[1] * inner[2], inner[2], 1)
+    planes = [
+        elements.as_strided((num_pages, *inner), strides, plane * index) for index in range(2 * len(group.layers))
+    ]
+    return [
+        KVView(k=planes[2 * index], v=planes[2 * index + 1], layout=group.layout, tokens_per_page=tokens)
+        for index in range(len(group.layers))
+    ]

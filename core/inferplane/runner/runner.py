@@ -1,0 +1,270 @@
+"""Runs step plans with torch on any op-seam platform: weights, KV pool, forward pass, sampling. Plans nothing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from inferplane.builtin.linear import ReferenceLinear
+from inferplane.layers.context import LinearFactory, ModelContext
+from inferplane.layers.loading import DummyCheckpoint
+from inferplane.layers.ops import bind_ops
+from inferplane.plan.load import load_component
+from inferplane.runner.batch_state import BatchState, Step, upload
+from inferplane.runner.kv_memory import MemoryRow, allocate_pool, kv_views, plan_memory
+from inferplane.runner.logprobs import LogprobBlock, read_logprobs, token_logprobs
+from inferplane.runner.sampler import Sampled, Sampler
+from inferplane.runner.slot_sampling import NO_LOGPROBS
+from inferplane_api.attention import AttentionContext
+from inferplane_api.batch import StepBatch
+from inferplane_api.kv import NULL_PAGE
+from inferplane_api.platform import PlatformContext
+from inferplane_api.sampling import SamplingParams
+from inferplane_api.step import NewRequest, StepPlan, StepResult, TokenLogprobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from inferplane.plan.types import Plan
+    from inferplane.runner.slot_sampling import Ints
+    from inferplane_api.attention import PagedAttention
+    from inferplane_api.checkpoint import Checkpoint
+    from inferplane_api.kv import KVGroupSpec, KVView
+    from inferplane_api.platform import Platform
+    from inferplane_api.step import SampleInputs
+
+PROMPT_BLOCK_BYTES = 64 * 2**20
+"""Most bytes of one block of prompt logits."""
+
+
+class Handle:
+    """A launched step: what sampling needs, then what collecting needs."""
+
+    def __init__(self, plan: StepPlan, step: Step | None, hidden: torch.Tensor | None) -> None:
+        self.plan = plan
+        self.step = step
+        self.hidden = hidden
+        """[T, hidden]; dropped once sampled."""
+        self.rows: SampledRows | None = None
+        self.prompt: list[PromptBlock] = []
+
+
+class SampledRows(NamedTuple):
+    """The result of sampling a step, on the device, and whom it belongs to."""
+
+    sampled: Sampled
+    slots: Ints
+    positions: Ints
+    """Absolute positions of the sampled tokens."""
+    generations: Ints
+
+
+class PromptBlock(NamedTuple):
+    """Log-probabilities of some of a row's prompt tokens."""
+
+    row: int
+    logprobs: LogprobBlock
+
+
+class TorchRunner:
+    """Implements `inferplane_api.runner.Runner`. Sampled ids stay on the device and feed the next step; `collect` is
+    the only call that waits."""
+
+    def __init__(self, plan: Plan, progress: Callable[[str, float], None]) -> None:
+        """Construct the plan's platform and make its device current."""
+        self._plan = plan
+        self._progress = progress
+        platform_class = load_component(plan.platform)
+        self._platform: Platform = platform_class(PlatformContext(plan.device, plan.platform_options, plan.num_threads))
+        self._platform.runtime.activate()
+        self._device = self._platform.device
+        self._dtype: torch.dtype = getattr(torch, plan.dtype)
+        self._checkpoint: Checkpoint | None = None
+        self._attention: list[PagedAttention] = []
+        self._model: Any = None
+        self._weight_bytes = 0
+        self._views: tuple[KVView, ...] = ()
+        self.memory_table: tuple[MemoryRow, ...] = ()
+        """Where the memory goes; filled by `allocate`."""
+
+    def load(self) -> None:
+        """Build the model and read its weights. Raises InferplaneError for a checkpoint that does not fit."""
+        plan = self._plan
+        before = self._platform.memory.free()
+        with self._platform.memory.region("weights"), torch.no_grad():
+            self._ops = bind_ops(plan.ops, load_component)
+            self._attention = [
+                load_component(component)(self._attention_context(group))
+                for group, component in zip(plan.geometry.groups, plan.attention, strict=True)
+            ]
+            model = _import(plan.model_load)(self._model_context())
+            if plan.dummy_weights:
+                self._checkpoint = DummyCheckpoint(model, self._dtype, plan.seed)
+            else:
+                self._checkpoint = load_component(plan.checkpoint_format)().open(Path(plan.checkpoint_path))
+            self._progress("weights", 0.1)
+            model.load(self._checkpoint)
+        self._model = model
+        self._progress("weights", 1.0)
+        self._weight_bytes = max(0, before - self._platform.memory.free())
+
+    def _model_context(self) -> ModelContext:
+        plan = self._plan
+        kernels = {scheme: load_component(component)(self._device, self._dtype) for scheme, component in plan.linear}
+        backends = {
+            layer: backend
+            for group, backend in zip(plan.geometry.groups, self._attention, strict=True)
+            for layer in group.layers
+        }
+        return ModelContext(
+            config=plan.card.config,
+            spec=plan.model,
+            ops=self._ops,
+            linear=LinearFactory(kernels, ReferenceLinear(self._device, self._dtype)),
+            attention=[backends[layer] for layer in range(plan.model.num_layers)],
+            dtype=self._dtype,
+            device=self._device,
+        )
+
+    def _attention_context(self, group: KVGroupSpec) -> AttentionContext:
+        limits, layer = self._plan.limits, self._plan.model.layers[group.layers[0]]
+        return AttentionContext(
+            group=group,
+            num_heads=group.num_heads,
+            scale=group.head_size**-0.5 if layer.scale is None else layer.scale,
+            dtype=self._dtype,
+            device=self._device,
+            max_tokens=limits.max_num_batched_tokens,
+            max_requests=limits.max_num_seqs,
+            max_pages=-(-limits.max_model_len // group.tokens_per_page),
+            softcap=layer.softcap,
+        )
+
+    def allocate(self, max_pages: int | None) -> int:
+        """Allocate pool and slot state; see `plan_memory` for the size and the error."""
+        plan, memory = self._plan, self._platform.memory
+        planned = plan_memory(plan, memory.free(), max_pages, self._weight_bytes, self._dtype.itemsize)
+        with memory.region("kv"):
+            pool = allocate_pool(planned.num_pages, plan.geometry.page_bytes, self._device)
+        self._views = kv_views(pool, plan.geometry, plan.model.num_layers)
+        self.memory_table = planned.table
+        num_slots = plan.limits.max_num_seqs
+        self._state = BatchState(plan.limits, plan.geometry, self._device)
+        self._sampler = Sampler(self._ops, num_slots, plan.model.vocab_size, self._device)
+        self._last_sampled = torch.zeros(num_slots, dtype=torch.int64, device=self._device)
+        return planned.num_pages
+
+    def warmup(self) -> None:
+        """One small step on the null page, so that the first request does not pay for first calls."""
+        token = NewRequest(
+            slot=0, request_id="warm-up", token_ids=[0], num_prompt_tokens=1, params=SamplingParams(), seed=0
+        )
+        step = StepPlan(step_id=-1, added=[token], slots=[0], starts=[0], counts=[1], sample_rows=[0])
+        handle = self.launch(step)
+        self.sample(handle, None)
+        self.collect(handle)
+        self.launch(StepPlan(step_id=-1, removed=[0]))
+        for view in self._views:
+            view.k[NULL_PAGE].zero_()
+            view.v[NULL_PAGE].zero_()
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> Handle:
+        """Apply the plan's deltas and queue the forward pass."""
+        for slot in plan.removed:
+            self._sampler.remove(slot)
+        for request in plan.added:
+            self._sampler.add(request)
+        self._state.apply(plan)
+        if plan.empty:
+            return Handle(plan, None, None)
+        step = self._state.build(plan, self._last_sampled)
+        for backend, batch in zip(self._attention, step.attention, strict=True):
+            backend.plan(batch)
+        hidden = self._model.forward(StepBatch(input_ids=step.input_ids, positions=step.positions, kv=self._views))
+        return Handle(plan, step, hidden)
+
+    @torch.inference_mode()
+    def sample(self, handle: Handle, inputs: SampleInputs | None) -> None:
+        """Queue sampling of the plan's sample_rows, and the log-probabilities of prompt tokens."""
+        step, hidden, handle.hidden = handle.step, handle.hidden, None
+        if step is None or hidden is None:
+            return
+        self._score_prompts(handle, step, hidden)
+        if not handle.plan.sample_rows:
+            return
+        rows = np.array(handle.plan.sample_rows, np.int64)
+        slots, positions = step.slots[rows], (step.starts + step.counts)[rows]
+        last = step.query_start[1:][rows] - 1
+        chosen = hidden if len(last) == len(hidden) else hidden.index_select(0, upload(last, self._device))
+        output_positions = positions - self._state.num_prompt[slots]
+        sampled = self._sampler.sample(self._model.logits(chosen), slots, output_positions, inputs)
+        self._last_sampled.index_copy_(0, upload(slots, self._device), sampled.tokens)
+        handle.rows = SampledRows(sampled, slots, positions, self._state.generation[slots])
+
+    def _score_prompts(self, handle: Handle, step: Step, hidden: torch.Tensor) -> None:
+        wanted = self._sampler.columns.prompt_logprobs[step.slots]
+        ends = np.minimum(step.starts + step.counts, self._state.num_prompt[step.slots] - 1)
+        for row in np.flatnonzero((wanted != NO_LOGPROBS) & (ends > step.starts)).tolist():
+            slot, start, end = step.slots[row], int(step.starts[row]), int(ends[row])
+            targets = upload(self._state.token_ids[slot, start + 1 : end + 1].astype(np.int64), self._device)
+            first = int(step.query_start[row])
+            block = max(1, PROMPT_BLOCK_BYTES // (4 * self._plan.model.vocab_size))
+            for offset in range(0, end - start, block):
+                size = min(block, end - start - offset)
+                logits = self._model.logits(hidden[first + offset : first + offset + size])
+                num_top = np.full(size, wanted[row])
+                scores = token_logprobs(self._ops.log_softmax, logits, targets[offset : offset + size], num_top)
+                handle.prompt.append(PromptBlock(row, scores))
+
+    def collect(self, handle: Handle) -> StepResult:
+        """Wait for the step; columns are parallel to the plan's sample_rows."""
+        plan, prompt = handle.plan, _read_prompts(handle.prompt)
+        if handle.rows is None:
+            return StepResult(step_id=plan.step_id, tokens=[[] for _ in plan.sample_rows], prompt_logprobs=prompt)
+        sampled, slots, positions, generations = handle.rows
+        tokens: list[int] = sampled.tokens.tolist()
+        self._state.record(slots, positions, generations, np.array(tokens, np.int64))
+        corrupted: list[bool] = sampled.corrupted.tolist()
+        return StepResult(
+            step_id=plan.step_id,
+            tokens=[[token] for token in tokens],
+            logprobs=_read_sampled_logprobs(sampled, len(tokens)),
+            prompt_logprobs=prompt,
+            corrupted=[row for row, bad in enumerate(corrupted) if bad] if any(corrupted) else [],
+        )
+
+    def close(self) -> None:
+        """Drop weights and pool, unmap the checkpoint, close the platform."""
+        self._model, self._views, self._attention = None, (), []
+        if self._checkpoint is not None:
+            self._checkpoint.close()
+            self._checkpoint = None
+        self._platform.close()
+
+
+def _import(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _read_prompts(blocks: list[PromptBlock]) -> dict[int, list[TokenLogprobs]] | None:
+    if not blocks:
+        return None
+    scores: dict[int, list[TokenLogprobs]] = {}
+    for row, block in blocks:
+        scores.setdefault(row, []).extend(read_logprobs(block))
+    return scores
+
+
+def _read_sampled_logprobs(sampled: Sampled, num_rows: int) -> list[list[TokenLogprobs] | None] | None:
+    if sampled.logprobs is None:
+        return None
+    scores: list[list[TokenLogprobs] | None] = [None] * num_rows
+    for row, score in zip(sampled.logprob_rows.tolist(), read_logprobs(sampled.logprobs), strict=True):
+        scores[row] = [score]
+    return scores

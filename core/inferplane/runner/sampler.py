@@ -1,0 +1,217 @@
+"""Turns logits into tokens on the device, each row with its own parameters; waits for nothing, draws reproducibly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from inferplane.runner.batch_state import upload
+from inferplane.runner.candidates import min_p_floor, nucleus, ordered_top_k
+from inferplane.runner.logit_edits import TokenCounts, apply_bias_and_masks, apply_bitmask, apply_penalties
+from inferplane.runner.logprobs import LogprobBlock, LogSoftmax, token_logprobs
+from inferplane.runner.slot_sampling import NO_LOGPROBS, SlotSampling
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from inferplane.runner.logit_edits import ApplyTokenBitmask
+    from inferplane.runner.slot_sampling import Ints
+    from inferplane_api.step import NewRequest, SampleInputs
+
+MAX_CANDIDATES = 1024
+"""Rows whose top_k is at most this are drawn from their candidates alone; also the first look for a nucleus."""
+
+
+class GumbelNoise(Protocol):
+    """The op `gumbel_noise`: seeds [N], positions [N], ids [N, C], all int64, give [N, C] float32."""
+
+    def __call__(self, seeds: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor, /) -> torch.Tensor: ...
+
+
+class SamplerOps(Protocol):
+    """The ops that a sampler calls; `inferplane.layers.ops.Ops` has them."""
+
+    @property
+    def log_softmax(self) -> LogSoftmax: ...
+
+    @property
+    def gumbel_noise(self) -> GumbelNoise: ...
+
+    @property
+    def apply_token_bitmask(self) -> ApplyTokenBitmask: ...
+
+
+class Sampled(NamedTuple):
+    """What one call drew; tensors on the device, rows in the order of the call."""
+
+    tokens: torch.Tensor
+    """[N] int64."""
+    corrupted: torch.Tensor
+    """[N] bool: the logits hold NaN, or no finite largest value."""
+    logprobs: LogprobBlock | None
+    logprob_rows: Ints
+    """The rows that `logprobs` is about."""
+
+
+class Draw(NamedTuple):
+    """Random rows: logits divided by the temperature, [n, V], and their slots and output positions."""
+
+    logits: torch.Tensor
+    slots: Ints
+    seeds: torch.Tensor
+    positions: torch.Tensor
+
+    def pick(self, rows: Ints) -> Draw:
+        """Some of the rows."""
+        if len(rows) == len(self.slots):
+            return self
+        chosen = upload(rows, self.logits.device)
+        return Draw(self.logits[chosen], self.slots[rows], self.seeds[chosen], self.positions[chosen])
+
+
+class Sampler:
+    """Sampling state of all slots. A token's noise depends on (seed, output position, id) only (Gumbel-max), so a
+    request draws the same tokens alone and in any batch.
+
+    Order: bias and masks, penalties, temperature, min_p, top_k, top_p. Ties go to the lowest id throughout.
+    """
+
+    def __init__(self, ops: SamplerOps, num_slots: int, vocab_size: int, device: torch.device) -> None:
+        self._ops = ops
+        self._device = device
+        self._synchronous = device.type == "cpu"
+        self.columns = SlotSampling(num_slots, vocab_size)
+        self._counts = TokenCounts(vocab_size, device)
+
+    def remove(self, slot: int) -> None:
+        """The slot's request left."""
+        self.columns.remove(slot)
+        self._counts.remove(slot)
+
+    def add(self, request: NewRequest) -> None:
+        """A request enters its slot, perhaps with tokens that were generated before a preemption."""
+        self.columns.add(request)
+        if request.params.has_penalties:
+            self._counts.add(request)
+
+    def sample(
+        self, logits: torch.Tensor, slots: Ints, output_positions: Ints, inputs: SampleInputs | None = None
+    ) -> Sampled:
+        """Draw one token a row. logits [N, V] float32 stay unchanged; slots, output_positions [N] on the host."""
+        columns = self.columns
+        processed = self._edit(logits, slots, output_positions, inputs)
+        largest, tokens = processed.max(dim=-1)
+        corrupted = ~torch.isfinite(largest)
+        if processed is not logits:
+            corrupted |= ~torch.isfinite(logits.max(dim=-1).values)
+        random = np.flatnonzero(~columns.greedy[slots])
+        if random.size:
+            drawn = self._draw(processed, slots, output_positions, random)
+            tokens = tokens.index_copy(0, upload(random, self._device), drawn)
+        penalized = np.flatnonzero(columns.penalized[slots])
+        if penalized.size:
+            self._counts.count(slots[penalized], tokens[upload(penalized, self._device)])
+        logprob_rows = np.flatnonzero(columns.logprobs[slots] != NO_LOGPROBS)
+        return Sampled(tokens, corrupted, self._logprobs(logits, tokens, slots, logprob_rows), logprob_rows)
+
+    def _logprobs(self, logits: torch.Tensor, tokens: torch.Tensor, slots: Ints, rows: Ints) -> LogprobBlock | None:
+        if not rows.size:
+            return None
+        if len(rows) < len(slots):
+            chosen = upload(rows, self._device)
+            logits, tokens = logits[chosen], tokens[chosen]
+        return token_logprobs(self._ops.log_softmax, logits, tokens, self.columns.logprobs[slots[rows]])
+
+    def _edit(
+        self, logits: torch.Tensor, slots: Ints, output_positions: Ints, inputs: SampleInputs | None
+    ) -> torch.Tensor:
+        masked = inputs is not None and inputs.bitmask_rows
+        if not masked and not self.columns.edited[slots].any():
+            return logits
+        logits = logits.clone()
+        apply_bias_and_masks(logits, self.columns, slots, output_positions)
+        if inputs is not None and inputs.bitmask_rows:
+            apply_bitmask(self._ops.apply_token_bitmask, logits, inputs)
+        penalized = np.flatnonzero(self.columns.penalized[slots])
+        if penalized.size:
+            apply_penalties(logits, self.columns, self._counts, slots, penalized)
+        return logits
+
+    def _draw(self, logits: torch.Tensor, slots: Ints, output_positions: Ints, rows: Ints) -> torch.Tensor:
+        device, columns = self._device, self.columns
+        chosen = slots[rows]
+        temperature = upload(columns.temperature[chosen][:, None], device)
+        scaled = (logits if len(rows) == len(slots) else logits[upload(rows, device)]) / temperature
+        draw = Draw(scaled, chosen, upload(columns.seed[chosen], device), upload(output_positions[rows], device))
+        top_k, top_p = columns.top_k[chosen], columns.top_p[chosen]
+        wide = top_k > MAX_CANDIDATES
+        whole = top_k == 0
+        methods = (
+            ((top_k > 0) & ~wide, self._from_top_k),
+            (wide, self._from_top_k),
+            (whole & (top_p < 1.0), self._from_nucleus),
+            (whole & (top_p >= 1.0), self._from_all),
+        )
+        tokens = torch.empty(len(rows), dtype=torch.int64, device=device)
+        for mask, method in methods:
+            picked = np.flatnonzero(mask)
+            if picked.size:
+                tokens[upload(picked, device)] = method(draw.pick(picked))
+        return tokens
+
+    def _from_top_k(self, draw: Draw) -> torch.Tensor:
+        """Rows with a top_k: noise is drawn for their candidates alone."""
+        top_k = self._column(self.columns.top_k, draw)
+        values, ids = ordered_top_k(draw.logits, int(self.columns.top_k[draw.slots].max()))
+        floor = min_p_floor(values[:, 0], self._column(self.columns.min_p, draw))
+        excluded = torch.arange(values.shape[1], device=self._device) >= top_k[:, None]
+        values = values.masked_fill(excluded | (values < floor[:, None]), -torch.inf)
+        keep = nucleus(values, self._column(self.columns.top_p, draw))
+        return self._choose(draw, values.masked_fill(~keep, -torch.inf), ids)
+
+    def _from_nucleus(self, draw: Draw) -> torch.Tensor:
+        """Rows with a nucleus alone. Where looking at a result costs nothing, most nuclei are found among few
+        candidates; elsewhere the whole vocabulary is sorted rather than the device waited for."""
+        vocab = draw.logits.shape[-1]
+        if not self._synchronous or vocab <= MAX_CANDIDATES:
+            return self._from_prefix(draw, vocab)[0]
+        tokens, complete = self._from_prefix(draw, MAX_CANDIDATES)
+        rest = np.flatnonzero(~complete.numpy())
+        if rest.size:
+            tokens[torch.from_numpy(rest)] = self._from_prefix(draw.pick(rest), vocab)[0]
+        return tokens
+
+    def _from_prefix(self, draw: Draw, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draw from the nucleus as far as it lies in the `width` most likely tokens: (tokens, whether it does)."""
+        top_p = self._column(self.columns.top_p, draw)
+        largest = draw.logits.max(dim=-1).values
+        floor = min_p_floor(largest, self._column(self.columns.min_p, draw))
+        kept = draw.logits.masked_fill(draw.logits < floor[:, None], -torch.inf)
+        total = torch.exp(kept - largest[:, None]).sum(-1)
+        values, ids = ordered_top_k(kept, width)
+        reached = torch.exp(values - largest[:, None]).cumsum(-1)[:, -1]
+        keep = nucleus(values, top_p, total)
+        return self._choose(draw, values.masked_fill(~keep, -torch.inf), ids), reached >= top_p * total
+
+    def _choose(self, draw: Draw, values: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """The candidate with the largest logit plus noise; values [n, C] with -inf where excluded, ids [n, C]."""
+        scores = values + self._ops.gumbel_noise(draw.seeds, draw.positions, ids)
+        best = scores.max(dim=-1, keepdim=True).values
+        # A row of NaN equals nothing: any valid id will do, the row is flagged as corrupted.
+        return torch.where(scores == best, ids, draw.logits.shape[-1] - 1).min(dim=-1).values
+
+    def _column(self, column: npt.NDArray[Any], draw: Draw) -> torch.Tensor:
+        return upload(column[draw.slots], self._device)
+
+    def _from_all(self, draw: Draw) -> torch.Tensor:
+        """Rows that may draw any token that min_p leaves."""
+        num_rows, vocab = draw.logits.shape
+        ids = torch.arange(vocab, device=self._device).expand(num_rows, vocab)
+        values = draw.logits
+        if (self.columns.min_p[draw.slots] > 0).any():
+            floor = min_p_floor(values.max(dim=-1).values, self._column(self.columns.min_p, draw))
+            values = values.masked_fill(values < floor[:, None], -torch.inf)
+        noise = self._ops.gumbel_noise(draw.seeds, draw.positions, ids)
+        return (values + noise).argmax(dim=-1)
