@@ -40,7 +40,6 @@ class LocalDriver:
     """The engine runs in this process and thread: nothing happens between two polls."""
 
     def __init__(self, plan: Plan) -> None:
-        from inferplane.engine.capacity import fit_capacity, with_capacity
         from inferplane.engine.engine import Engine
         from inferplane.runner.create import create_runner
 
@@ -49,8 +48,8 @@ class LocalDriver:
         self._runner.load()
         num_pages = self._runner.allocate(plan.max_pages)
         self._runner.warmup()
-        self.capacity = fit_capacity(plan, num_pages)
-        self._engine = Engine(with_capacity(plan, self.capacity), self._runner, num_pages)
+        self._engine = Engine(plan, self._runner, num_pages)
+        self.capacity = self._engine.capacity
 
     def submit(self, request: Request) -> None:
         self._engine.submit(request)

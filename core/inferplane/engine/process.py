@@ -34,7 +34,6 @@ from inferplane.messages import (
 )
 from inferplane.plan.types import Plan
 from inferplane_api.errors import InferplaneError
-from inferplane_api.runner import Capacity
 
 if TYPE_CHECKING:
     from inferplane.channel.engine_end import EngineEnd
@@ -145,11 +144,10 @@ class EngineProcess:
         self._stopping = False
         self._last_stats = 0.0
 
-    def start(self) -> tuple[Engine, Runner, Capacity]:
+    def start(self) -> tuple[Engine, Runner]:
         """Load everything; every phase is announced."""
         plan = self._launch.plan
         self._liveness.phase("import", 0.0)
-        from inferplane.engine.capacity import fit_capacity, with_capacity
         from inferplane.engine.engine import Engine
         from inferplane.runner.create import create_runner
 
@@ -164,14 +162,12 @@ class EngineProcess:
         self._liveness.phase("warm-up", 0.0)
         runner.warmup()
         self._timeline.mark("warm-up")
-        capacity = fit_capacity(plan, num_pages)
-        engine = Engine(with_capacity(plan, capacity), runner, num_pages)
+        engine = Engine(plan, runner, num_pages)
         self._liveness.watch(engine)
-        return engine, runner, capacity
+        return engine, runner
 
-    def serve(self, engine: Engine, capacity: Capacity) -> None:
+    def serve(self, engine: Engine) -> None:
         """Run until told to stop."""
-        self._ready = capacity
         while not self._stopping:
             busy = engine.has_work()
             for message in self._channel.receive(0.0 if busy else IDLE_POLL_SECONDS):
@@ -185,17 +181,17 @@ class EngineProcess:
         elif isinstance(message, Abort):
             engine.abort(message.client_id, message.request_ids)
         elif isinstance(message, Hello):
-            self._greet(message.client_id)
+            self._greet(engine, message.client_id)
         else:
             self._control(engine, message)
 
-    def _greet(self, client_id: str) -> None:
+    def _greet(self, engine: Engine, client_id: str) -> None:
         self._clients.add(client_id)
         self._channel.send(
             Ready(
                 client_id=client_id,
                 engine_id=self._launch.engine_id,
-                capacity=self._ready,
+                capacity=engine.capacity,
                 timeline=self._timeline.phases,
             )
         )
@@ -295,8 +291,8 @@ def main() -> int:
     channel = EngineEnd(launch.address)
     process = EngineProcess(launch, channel, liveness, timeline)
     try:
-        engine, runner, capacity = process.start()
-        process.serve(engine, capacity)
+        engine, runner = process.start()
+        process.serve(engine)
         runner.close()
     except BaseException as error:
         if not isinstance(error, InferplaneError):
