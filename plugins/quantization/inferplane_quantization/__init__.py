@@ -1,0 +1,1 @@
+"""Checkpoint formats beyond plain safetensors; knows no device."""
