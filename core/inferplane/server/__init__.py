@@ -1,1 +1,1 @@
-"""TODO."""
+"""The OpenAI-compatible HTTP front end. Imports neither torch nor transformers."""

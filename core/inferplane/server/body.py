@@ -1,0 +1,84 @@
+"""Reads and checks the JSON body of a request; knows no route."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
+
+from inferplane.log import get_logger
+from inferplane.server.errors import CLIENT_CLOSED, ApiError, bad_value
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+log = get_logger(__name__)
+
+MAX_BODY_BYTES = 64 * 2**20
+MAX_WARNED_FIELDS = 1000
+"""Unknown names that are remembered, so that each is warned about once and a hostile client fills no memory."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+async def read_body(request: Request, model: type[Model], warned: set[str]) -> Model:
+    """The validated body. Raises ApiError 400 naming the field, or 413.
+
+    Unknown fields are ignored; each name is logged once, remembered in `warned`.
+    """
+    return parse_body(await read_raw(request), model, request.url.path, warned)
+
+
+def parse_body(raw: bytes, model: type[Model], path: str, warned: set[str]) -> Model:
+    """See `read_body`."""
+    try:
+        body = model.model_validate_json(raw)
+    except ValidationError as error:
+        raise _first_problem(error) from None
+    _warn_unknown(body, path, warned)
+    return body
+
+
+async def read_raw(request: Request) -> bytes:
+    """The body's bytes. Raises ApiError 400 for another type than JSON, 413 for more than MAX_BODY_BYTES."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # A web page may send other types to a server on loopback without asking first; JSON needs a preflight.
+        raise ApiError(400, "Content-Type must be application/json", code="invalid_content_type")
+    too_large = ApiError(413, f"the body exceeds {MAX_BODY_BYTES} bytes", code="request_too_large")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+        raise too_large
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > MAX_BODY_BYTES:
+                raise too_large
+            parts.append(part)
+    except ClientDisconnect:
+        raise ApiError(CLIENT_CLOSED, "the client left", code="client_closed") from None
+    return b"".join(parts)
+
+
+def _first_problem(error: ValidationError) -> ApiError:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    first = problems[0]
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body is not JSON: {message}", code="invalid_json")
+    field = ".".join(str(part) for part in first["loc"])
+    if not field:
+        return ApiError(400, f"the body is not valid: {message}", code="invalid_value")
+    return bad_value(field, message, code="missing_value" if first["type"] == "missing" else "invalid_value")
+
+
+def _warn_unknown(body: BaseModel, path: str, warned: set[str]) -> None:
+    unknown = [name for name in body.model_extra or () if name not in warned]
+    if not unknown or len(warned) >= MAX_WARNED_FIELDS:
+        return
+    warned.update(unknown)
+    shown = ", ".join(repr(name[:64]) for name in unknown[:20])
+    log.warning("%s: unknown fields are ignored: %s", path, shown)

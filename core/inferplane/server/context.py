@@ -1,0 +1,88 @@
+"""What all routes of one application share. Knows the service's parts, no HTTP."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from inferplane.client.requests import Limits
+from inferplane.metrics import Metrics
+from inferplane.server.errors import ApiError, from_engine
+from inferplane.server.logprobs import TokenNames
+
+if TYPE_CHECKING:
+    from inferplane.config import ServerConfig
+    from inferplane.launch_types import Service
+
+
+class ServerContext:
+    """Made once per application by `create_app`."""
+
+    def __init__(self, service: Service) -> None:
+        prepared = service.prepared
+        plan = prepared.plan
+        self.prepared = prepared
+        self.client = service.client
+        self.created = int(time.time())
+        self.names = TokenNames(prepared.tokenizer)
+        self.num_running = 0
+        self.warned: set[str] = set()
+        self.metrics = Metrics(
+            model_name=prepared.served_names[0],
+            engine=0,
+            max_model_len=plan.limits.max_model_len,
+            stats=lambda: service.client.stats,
+        )
+        self._describe()
+
+    @property
+    def server(self) -> ServerConfig:
+        """The user's settings of the server."""
+        return self.prepared.config.server
+
+    @property
+    def max_model_len(self) -> int:
+        """What fits, once it was measured."""
+        if self.client.state == "ready":
+            return self.client.capacity.max_model_len
+        return self.prepared.plan.limits.max_model_len
+
+    def limits(self) -> Limits:
+        """What requests are validated against. Raises ApiError 503 while the engine is not ready."""
+        self.require_ready()
+        plan = self.prepared.plan
+        return Limits(
+            max_model_len=self.client.capacity.max_model_len,
+            vocab_size=plan.model.vocab_size,
+            eos_token_ids=self.prepared.defaults.eos_token_ids or plan.model.eos_token_ids,
+            max_logprobs=plan.limits.max_logprobs,
+            priorities=plan.policy == "priority",
+        )
+
+    def require_ready(self) -> None:
+        """Raises ApiError 503 with the reason."""
+        state = self.client.state
+        if state == "ready":
+            return
+        if state == "starting":
+            raise ApiError(503, "the engine is still starting", code="engine_starting", kind="server_error")
+        default = "the server is shutting down" if state == "closed" else "the engine is gone"
+        raise from_engine(self.client.failure, default)
+
+    def _describe(self) -> None:
+        plan = self.prepared.plan
+        self.metrics.info(
+            "selection_info",
+            "What was chosen for this engine; 1.",
+            [
+                {"subject": decision.subject, "chosen": decision.chosen, "source": decision.source}
+                for decision in plan.decisions
+            ],
+        )
+        cache = {
+            "block_size": str(plan.geometry.block_size),
+            "cache_dtype": plan.kv_dtype,
+            "enable_prefix_caching": str(plan.prefix_caching),
+            "page_bytes": str(plan.geometry.page_bytes),
+        }
+        self.metrics.info("cache_config_info", "How the cache is laid out; 1.", [cache])

@@ -1,0 +1,222 @@
+"""One API request while it runs: its sequences, their text, their times. Knows no shape of an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from typing import TYPE_CHECKING, NamedTuple
+
+from inferplane.client.outputs import OutputAssembler
+from inferplane.client.requests import build_requests
+from inferplane.metrics import SequenceTimer
+from inferplane.server.errors import ApiError, bad_value
+from inferplane.server.responses import PromptTokensDetails, Usage
+from inferplane_api.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+    from typing import Any
+
+    from inferplane.client.outputs import Increment
+    from inferplane.messages import Delta, Request
+    from inferplane.server.context import ServerContext
+    from inferplane.server.schema import GenerationBody
+    from inferplane.text.tokenizer import Tokenizer
+    from inferplane_api.step import TokenLogprobs
+
+
+class PromptInput(NamedTuple):
+    """A prompt as text, where there is one, and as tokens."""
+
+    text: str | None
+    token_ids: list[int]
+
+
+class Finished(NamedTuple):
+    """A whole sequence."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None
+    prompt_logprobs: list[TokenLogprobs | None] | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+class _Sequence(NamedTuple):
+    assembler: OutputAssembler
+    timer: SequenceTimer
+    num_prompt_tokens: int
+
+
+def require_tokenizer(context: ServerContext, field: str) -> Tokenizer:
+    """The tokenizer. Raises ApiError 400 where the checkpoint has none."""
+    tokenizer = context.prepared.tokenizer
+    if tokenizer is None:
+        raise bad_value(field, "this model has no tokenizer; send token ids to /v1/completions", code="no_tokenizer")
+    return tokenizer
+
+
+async def encode_prompt(
+    context: ServerContext, text: str, *, field: str, add_special_tokens: bool, truncate: int | None = None
+) -> PromptInput:
+    """Tokenize on a thread; the event loop goes on."""
+    tokenizer = require_tokenizer(context, field)
+    ids = await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+    return PromptInput(text, truncated(context, ids, truncate))
+
+
+def truncated(context: ServerContext, ids: list[int], limit: int | None) -> list[int]:
+    """The last `limit` ids; -1: as many as the context holds beside one generated token; None: all."""
+    if limit is None:
+        return ids
+    keep = context.max_model_len - 1 if limit == -1 else limit
+    return ids[-keep:] if keep else []
+
+
+def sampling_params(context: ServerContext, values: dict[str, Any], default_max_tokens: int | None) -> SamplingParams:
+    """The client's values over the model's defaults over the API's. Raises InvalidValue."""
+    merged = {"max_tokens": default_max_tokens, **context.prepared.defaults.apply(values)}
+    return SamplingParams(**merged)
+
+
+class Generation:
+    """The sequences of one API request: prompt p's n sequences have the indices p * n to p * n + n - 1."""
+
+    def __init__(
+        self, context: ServerContext, prompts: Sequence[PromptInput], params: SamplingParams, body: GenerationBody
+    ) -> None:
+        """Raises ContextTooLong or InvalidValue; nothing has started yet."""
+        self._context = context
+        arrival = time.monotonic()
+        # The client's own id may not be unique, the engine's must be.
+        unique = f"{body.request_id or 'request'}-{uuid.uuid4().hex[:16]}"
+        limits = context.limits()
+        self.n = params.n
+        self.prompts = prompts
+        self._requests: list[Request] = []
+        for index, prompt in enumerate(prompts):
+            self._requests += build_requests(
+                prompt.token_ids,
+                params,
+                limits,
+                client_id=context.client.client_id,
+                request_id=f"{unique}-{index}",
+                priority=body.priority or 0,
+                cache_salt=body.cache_salt or "",
+            )
+        tokenizer = context.prepared.tokenizer
+        self._sequences = [
+            _Sequence(
+                OutputAssembler(request, tokenizer),
+                SequenceTimer(context.metrics, arrival),
+                len(request.prompt_token_ids),
+            )
+            for request in self._requests
+        ]
+        self._num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+        self.num_sequences = len(self._requests)
+        context.metrics.params_n.observe(params.n)
+        for request in self._requests[:1]:
+            context.metrics.params_max_tokens.observe(request.params.max_tokens or 0)
+
+    async def increments(self) -> AsyncGenerator[tuple[int, Increment, Delta], None]:
+        """Submit, and give what every delta adds. Closing it early aborts what still runs.
+
+        Raises QueueFull or EngineDead, or ApiError 500 when the engine gives a sequence up.
+        """
+        self._context.require_ready()
+        stream = self._context.client.submit(self._requests)
+        self._context.num_running += 1
+        try:
+            async for index, delta in stream:
+                sequence = self._sequences[index]
+                if sequence.assembler.finished:
+                    continue
+                increment = sequence.assembler.push(delta)
+                sequence.timer.tokens(len(increment.token_ids), time.monotonic(), delta.queue_seconds)
+                if increment.finish_reason is not None:
+                    sequence.timer.finish(increment.finish_reason, sequence.num_prompt_tokens)
+                    if increment.abort:
+                        stream.abort(index)
+                    if increment.finish_reason == "error":
+                        message = increment.error or "the engine gave the request up"
+                        raise ApiError(500, message, code="generation_failed", kind="server_error")
+                yield index, increment, delta
+        finally:
+            self._context.num_running -= 1
+            stream.abort()
+            for sequence in self._sequences:
+                if not sequence.assembler.finished:
+                    sequence.timer.finish("abort", sequence.num_prompt_tokens)
+
+    async def collect(self) -> list[Finished]:
+        """All sequences, whole."""
+        parts: list[list[Increment]] = [[] for _ in self._sequences]
+        prompt_logprobs: list[list[TokenLogprobs | None] | None] = [None] * len(parts)
+        increments = self.increments()
+        try:
+            async for index, increment, delta in increments:
+                parts[index].append(increment)
+                if delta.prompt_logprobs is not None:
+                    prompt_logprobs[index] = delta.prompt_logprobs
+        finally:
+            await increments.aclose()
+        return [_joined(some, scores) for some, scores in zip(parts, prompt_logprobs, strict=True)]
+
+    def usage(self) -> Usage:
+        """Of all sequences so far."""
+        completion = sum(sequence.assembler.num_tokens for sequence in self._sequences)
+        cached = sum(sequence.assembler.num_cached_tokens for sequence in self._sequences[:: self.n])
+        return self._usage(self._num_prompt_tokens, completion, cached)
+
+    def usage_at_start(self) -> Usage:
+        """Before the first token."""
+        return self._usage(self._num_prompt_tokens, 0, 0)
+
+    def usage_of(self, index: int) -> Usage:
+        """Of one sequence so far."""
+        sequence = self._sequences[index]
+        assembler = sequence.assembler
+        return self._usage(sequence.num_prompt_tokens, assembler.num_tokens, assembler.num_cached_tokens)
+
+    def _usage(self, num_prompt_tokens: int, num_tokens: int, num_cached_tokens: int) -> Usage:
+        details = self._context.server.enable_prompt_tokens_details
+        return Usage(
+            prompt_tokens=num_prompt_tokens,
+            total_tokens=num_prompt_tokens + num_tokens,
+            completion_tokens=num_tokens,
+            prompt_tokens_details=PromptTokensDetails(num_cached_tokens) if details else None,
+        )
+
+
+def _joined(parts: list[Increment], prompt_logprobs: list[TokenLogprobs | None] | None) -> Finished:
+    last = parts[-1]
+    logprobs: list[TokenLogprobs] = []
+    token_ids: list[int] = []
+    for part in parts:
+        token_ids += part.token_ids
+        logprobs += part.logprobs or []
+    return Finished(
+        text="".join(part.text for part in parts),
+        token_ids=token_ids,
+        logprobs=logprobs if len(logprobs) == len(token_ids) else None,
+        prompt_logprobs=prompt_logprobs,
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+    )
+
+
+class StreamUsage(NamedTuple):
+    """Which chunks of a stream carry usage."""
+
+    final: bool
+    continuous: bool
+
+
+def stream_usage(context: ServerContext, body: GenerationBody) -> StreamUsage:
+    """What the client asked for, or the server's owner insists on."""
+    options = body.stream_options
+    final = context.server.enable_force_include_usage or bool(options is not None and options.include_usage)
+    return StreamUsage(final, final and bool(options is not None and options.continuous_usage_stats))

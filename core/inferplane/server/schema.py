@@ -1,0 +1,275 @@
+"""The bodies of requests, checked field by field: types, ranges and the rules that need no model.
+
+Numbers are strict (`"1"` is no number); a field that is not listed is kept in `model_extra` and ignored by the routes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+MAX_SEQUENCES = 16384
+"""Most prompts times n of a request."""
+MAX_STOP_STRINGS = 64
+MAX_CACHE_SALT = 128
+MAX_REQUEST_ID = 128
+_SALT_REFUSES = "@/\\\0"
+
+Int = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Prompt = str | list[int]
+
+
+class Body(BaseModel):
+    """What every request body has in common."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+
+def _stop(value: Any) -> tuple[str, ...]:
+    strings = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or not all(isinstance(string, str) for string in strings):
+        raise ValueError("must be a string or a list of strings")
+    if len(strings) > MAX_STOP_STRINGS:
+        raise ValueError(f"at most {MAX_STOP_STRINGS} stop strings are taken")
+    return tuple(strings)
+
+
+def _logit_bias(value: dict[str, float] | None) -> dict[str, float] | None:
+    if value is None:
+        return None
+    bad = [key for key in value if not _is_id(key)]
+    if bad:
+        shown = ", ".join(repr(key[:32]) for key in bad[:10])
+        raise ValueError(f"keys must be token ids, these are not: {shown}")
+    if not all(math.isfinite(bias) for bias in value.values()):
+        raise ValueError("a bias must be a finite number")
+    return value
+
+
+def _is_id(key: str) -> bool:
+    return key.isascii() and key.isdecimal() and len(key) < 12
+
+
+def _prompts(value: Any) -> list[Prompt] | None:
+    """A string, a list of strings, a list of ids or a list of lists of ids, as a list of prompts; None: missing."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value:
+        if all(isinstance(item, str) for item in value):
+            return value
+        if _are_ids(value):
+            return [value]
+        if all(isinstance(item, list) and item and _are_ids(item) for item in value):
+            return value
+    raise ValueError("must be a string, a list of strings, a list of token ids, or a list of such lists; not empty")
+
+
+def _are_ids(items: list[Any]) -> bool:
+    return all(type(item) is int for item in items)
+
+
+def _cache_salt(value: str | None) -> str | None:
+    if value is None:
+        return None
+    if not value or len(value) > MAX_CACHE_SALT or any(char in value for char in _SALT_REFUSES):
+        raise ValueError(f"must have 1 to {MAX_CACHE_SALT} characters, none of them '@', '/', '\\' or NUL")
+    return value
+
+
+def _request_id(value: str | None) -> str | None:
+    if value is not None and not (0 < len(value) <= MAX_REQUEST_ID and value.isprintable()):
+        raise ValueError(f"must have 1 to {MAX_REQUEST_ID} printable characters")
+    return value
+
+
+class StreamOptions(Body):
+    """What a stream says about usage."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationBody(Body):
+    """The fields that both generation endpoints take."""
+
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "use_beam_search": (False,),
+        "length_penalty": (1, 1.0),
+        "best_of": (1,),
+        "bad_words": ([],),
+        "structured_outputs": (),
+        "response_format": ({"type": "text"},),
+        "logits_processors": ([],),
+        "thinking_token_budget": (-1,),
+        "repetition_detection": (),
+        "logprob_token_ids": ([],),
+        "kv_transfer_params": ({},),
+        "vllm_xargs": ({},),
+    }
+    """Fields of features that are not there yet, with the values (None besides) that ask for nothing."""
+
+    model: str | None = None
+    max_tokens: Int | None = None
+    min_tokens: Int | None = None
+    n: Int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1)] | None = None
+    stop: Annotated[Any, AfterValidator(_stop)] = ()
+    stop_token_ids: list[Int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    logit_bias: Annotated[dict[str, float] | None, AfterValidator(_logit_bias)] = None
+    allowed_token_ids: list[Int] | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    prompt_logprobs: Int | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=2**31)] | None = None
+
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    echo: bool | None = None
+    add_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    priority: Int | None = None
+    request_id: Annotated[str | None, AfterValidator(_request_id)] = None
+    cache_salt: Annotated[str | None, AfterValidator(_cache_salt)] = None
+    user: str | None = None
+
+    use_beam_search: Any = None
+    length_penalty: Any = None
+    best_of: Any = None
+    bad_words: Any = None
+    structured_outputs: Any = None
+    response_format: Any = None
+    logits_processors: Any = None
+    thinking_token_budget: Any = None
+    repetition_detection: Any = None
+    logprob_token_ids: Any = None
+    kv_transfer_params: Any = None
+    vllm_xargs: Any = None
+
+
+class CompletionBody(GenerationBody):
+    """POST /v1/completions."""
+
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**GenerationBody.neutral, "suffix": (), "prompt_embeds": ()}
+
+    prompt: Annotated[Any, AfterValidator(_prompts)] = None
+    logprobs: Int | None = None
+    suffix: Any = None
+    prompt_embeds: Any = None
+
+
+def _content(value: Any) -> Any:
+    """A message's content: text, nothing, or parts of which only text is taken yet."""
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError("must be a string or a list of parts")
+    for index, part in enumerate(value):
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise ValueError(f"part {index} must be an object with a type")
+        if part["type"] != "text":
+            raise ValueError(f"part {index}: type {part['type'][:32]!r} is not supported yet, only 'text' is")
+        if not isinstance(part.get("text"), str):
+            raise ValueError(f"part {index}: text must be a string")
+    return value
+
+
+class Message(Body):
+    """One message of a conversation; what else it holds goes to the template as it is."""
+
+    role: Annotated[str, Field(min_length=1, max_length=64)]
+    content: Annotated[Any, AfterValidator(_content)] = None
+
+
+class Conversation(Body):
+    """The fields that turn messages into a prompt."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    reasoning_effort: str | None = None
+
+    @model_validator(mode="after")
+    def _one_ending(self) -> Conversation:
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ValueError("continue_final_message and add_generation_prompt cannot both be true")
+        return self
+
+
+class ChatBody(Conversation, GenerationBody):
+    """POST /v1/chat/completions."""
+
+    neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **GenerationBody.neutral,
+        "tools": (),
+        "tool_choice": ("none",),
+        "functions": (),
+        "function_call": ("none",),
+        "audio": (),
+        "modalities": (["text"],),
+        "prediction": (),
+        "web_search_options": (),
+    }
+
+    max_completion_tokens: Int | None = None
+    logprobs: bool | None = None
+    top_logprobs: Int | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    audio: Any = None
+    modalities: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+    # Accepted and without effect here: bookkeeping of other services, and features that nothing asks for by default.
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    parallel_tool_calls: Any = None
+    include_reasoning: Any = None
+    prompt_cache_key: Any = None
+    safety_identifier: Any = None
+    verbosity: Any = None
+    mm_processor_kwargs: Any = None
+
+
+class TokenizeBody(Body):
+    """POST /tokenize with a prompt."""
+
+    model: str | None = None
+    prompt: str
+    add_special_tokens: bool = True
+    return_token_strs: bool | None = None
+
+
+class TokenizeChatBody(Conversation):
+    """POST /tokenize with messages."""
+
+    model: str | None = None
+    add_special_tokens: bool = False
+    return_token_strs: bool | None = None
+    tools: Any = None
+
+
+class DetokenizeBody(Body):
+    """POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[Int]

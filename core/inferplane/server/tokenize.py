@@ -1,0 +1,48 @@
+"""POST /tokenize and /detokenize: what the server's tokenizer makes of a text, a conversation or ids."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from inferplane.errors import InferplaneError
+from inferplane.server.errors import bad_value, not_supported, to_api_error
+from inferplane.server.generation import encode_prompt, require_tokenizer
+from inferplane.server.schema import TokenizeBody
+from inferplane.server.templating import render_conversation
+from inferplane.server.validation import check_model
+
+if TYPE_CHECKING:
+    from inferplane.server.context import ServerContext
+    from inferplane.server.schema import DetokenizeBody, TokenizeChatBody
+
+
+async def tokenize(context: ServerContext, body: TokenizeBody | TokenizeChatBody) -> dict[str, Any]:
+    """{count, max_model_len, tokens, token_strs}."""
+    check_model(body.model, context.prepared.served_names)
+    field = "prompt" if isinstance(body, TokenizeBody) else "messages"
+    tokenizer = require_tokenizer(context, field)
+    try:
+        if isinstance(body, TokenizeBody):
+            text = body.prompt
+        else:
+            if body.tools is not None:
+                raise not_supported("tools")
+            text = await asyncio.to_thread(render_conversation, context, body)
+    except InferplaneError as error:
+        raise to_api_error(error, {"prompt": field}) from error
+    prompt = await encode_prompt(context, text, field=field, add_special_tokens=body.add_special_tokens)
+    ids = prompt.token_ids
+    strings = [tokenizer.id_to_token(token_id) for token_id in ids] if body.return_token_strs else None
+    return {"count": len(ids), "max_model_len": context.max_model_len, "tokens": ids, "token_strs": strings}
+
+
+async def detokenize(context: ServerContext, body: DetokenizeBody) -> dict[str, Any]:
+    """{prompt}: the text, special tokens included."""
+    check_model(body.model, context.prepared.served_names)
+    tokenizer = require_tokenizer(context, "tokens")
+    vocab_size = context.prepared.plan.model.vocab_size
+    if any(not 0 <= token_id < vocab_size for token_id in body.tokens):
+        raise bad_value("tokens", f"token ids of this model are 0 to {vocab_size - 1}")
+    text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=False)
+    return {"prompt": text}

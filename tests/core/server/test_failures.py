@@ -1,0 +1,168 @@
+"""Clients that leave, engines that die, start or give up, queues that are full."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from inferplane.errors import EngineDead
+
+HELLO, WORLD = 259, 260
+
+
+class Visitor:
+    """An ASGI client that can leave in the middle."""
+
+    def __init__(self, app: Any, path: str, body: dict[str, Any]) -> None:
+        self._app = app
+        self._body = json.dumps(body).encode()
+        self._given = False
+        self._left = asyncio.Event()
+        self.sent: list[dict[str, Any]] = []
+        self._scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+        }
+
+    async def receive(self) -> dict[str, Any]:
+        if not self._given:
+            self._given = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+
+    def visit(self) -> asyncio.Task[None]:
+        return asyncio.ensure_future(self._app(self._scope, self.receive, self.send))
+
+    def leave(self) -> None:
+        self._left.set()
+
+
+PATHS = [
+    ("/v1/completions", {"prompt": ["a", "b"]}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "n": 2}),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("hang_after", [0, 3])
+@pytest.mark.parametrize(("path", "body"), PATHS)
+async def test_leaving_aborts_what_runs(server: Any, path: str, body: Any, hang_after: int, stream: bool) -> None:
+    server.engine.outputs[None] = [HELLO] * 5
+    server.engine.hang_after = hang_after
+    visitor = Visitor(server.app, path, {**body, "stream": stream})
+    visit = visitor.visit()
+    await asyncio.wait_for(server.engine.hanging.wait(), 5)
+    assert (await server.http.get("/load")).json() == {"server_load": 1}
+    assert server.engine.aborted == []
+    visitor.leave()
+    await asyncio.wait_for(visit, 5)
+    assert sorted(server.engine.aborted) == sorted(request.request_id for request in server.engine.submitted)
+    assert len(server.engine.aborted) == 2
+    assert (await server.http.get("/load")).json() == {"server_load": 0}
+    assert 'finished_reason="abort"} 2.0' in (await server.http.get("/metrics")).text.replace(
+        'engine="0",', ""
+    ).replace('model_name="tiny",', "").replace(',model_name="tiny"', "")
+
+
+@pytest.mark.parametrize(("path", "body"), PATHS)
+async def test_an_engine_that_dies_before_the_first_token(server: Any, path: str, body: Any) -> None:
+    server.engine.die_after = 0
+    for stream in (False, True):
+        answer = await server.http.post(path, json={**body, "stream": stream})
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "engine.dead"
+        assert "the scripted engine died" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("path", "body"), PATHS)
+async def test_an_engine_that_dies_inside_a_stream(server: Any, path: str, body: Any) -> None:
+    server.engine.die_after = 2
+    server.engine.outputs[None] = [HELLO, WORLD, HELLO]
+    answer = await server.http.post(path, json={**body, "stream": True})
+    assert answer.status_code == 200
+    *before, last, rest = answer.text.split("\n\n")
+    assert rest == ""
+    assert sum("Hello" in event for event in before) == 2
+    error = json.loads(last.removeprefix("data: "))["error"]
+    assert error["type"] == "server_error"
+    assert "the scripted engine died" in error["message"]
+    assert "[DONE]" not in answer.text
+    whole = await server.http.post(path, json=body)
+    assert whole.status_code == 503
+
+
+async def test_a_dead_engine_turns_everything_red(server: Any) -> None:
+    server.engine.state = "dead"
+    server.engine.failure = EngineDead("out of memory", code="engine.dead", remedy="use less")
+    for answer in (
+        await server.http.get("/health"),
+        await server.http.get("/ping"),
+        await server.complete(),
+        await server.chat(stream=True),
+    ):
+        assert answer.status_code == 503
+        assert "out of memory" in answer.json()["error"]["message"]
+        assert "use less" in answer.json()["error"]["message"]
+    assert (await server.http.get("/v1/models")).status_code == 200
+
+
+async def test_a_starting_engine_is_not_ready(server: Any) -> None:
+    server.engine.state = "starting"
+    for answer in (await server.http.get("/health"), await server.complete(), await server.chat()):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_starting")
+    models = (await server.http.get("/v1/models")).json()
+    assert models["data"][0]["max_model_len"] == 256
+
+
+async def test_a_full_queue_says_when_to_come_back(server: Any) -> None:
+    server.engine.full = True
+    for stream in (False, True):
+        answer = await server.complete(stream=stream)
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "2")
+        assert answer.json()["error"]["type"] == "rate_limit_error"
+
+
+async def test_a_request_that_the_engine_gives_up(server: Any) -> None:
+    server.engine.outputs[None] = [HELLO, WORLD]
+    server.engine.error = "the logits held NaN"
+    whole = await server.complete()
+    assert (whole.status_code, whole.json()["error"]["type"]) == (500, "server_error")
+    assert "the logits held NaN" in whole.json()["error"]["message"]
+    streamed = await server.complete(stream=True)
+    *_, last, _ = streamed.text.split("\n\n")
+    assert json.loads(last.removeprefix("data: "))["error"]["code"] == "generation_failed"
+
+
+async def test_an_unexpected_error_shows_no_inside(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode(requests: Any) -> Any:
+        raise RuntimeError("secret path /root/x")
+
+    monkeypatch.setattr(server.engine, "submit", explode)
+    for answer in (await server.complete(), await server.complete(stream=True)):
+        assert answer.status_code == 500
+        assert "secret" not in answer.text
+        assert answer.json()["error"]["code"] == "internal_error"
+
+
+async def test_the_end_of_the_application_closes_the_engine(server: Any) -> None:
+    async with server.app.router.lifespan_context(server.app):
+        assert server.engine.state == "ready"
+    assert server.engine.state == "closed"
+    assert (await server.complete()).status_code == 503

@@ -1,0 +1,221 @@
+"""A client's bad value is a 400 that names the field, never a 500; an unknown field is ignored with one warning."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+USER = [{"role": "user", "content": "Hi"}]
+
+BOTH = [
+    ({"temperature": "1"}, "temperature"),
+    ({"temperature": -0.1}, "temperature"),
+    ({"temperature": 2.5}, "temperature"),
+    ({"temperature": 1e400}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_p": 1.5}, "top_p"),
+    ({"top_k": -2}, "top_k"),
+    ({"top_k": 1.5}, "top_k"),
+    ({"top_k": 10**30}, "top_k"),
+    ({"min_p": -1}, "min_p"),
+    ({"presence_penalty": 3}, "presence_penalty"),
+    ({"frequency_penalty": -3}, "frequency_penalty"),
+    ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"max_tokens": "5"}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 5000}, "max_tokens"),
+    ({"min_tokens": 20, "max_tokens": 3}, "min_tokens"),
+    ({"n": 0}, "n"),
+    ({"n": True}, "n"),
+    ({"n": 2, "temperature": 0}, "n"),
+    ({"n": 10**9}, "n"),
+    ({"seed": "abc"}, "seed"),
+    ({"seed": 2**64}, "seed"),
+    ({"stop": ""}, "stop"),
+    ({"stop": ["a", 1]}, "stop"),
+    ({"stop": ["x"] * 1000}, "stop"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids"),
+    ({"stop_token_ids": [10**6]}, "stop_token_ids"),
+    ({"stop_token_ids": ["1"]}, "stop_token_ids.0"),
+    ({"logit_bias": {"hello": 1}}, "logit_bias"),
+    ({"logit_bias": {"5": "1"}}, "logit_bias.5"),
+    ({"logit_bias": {"999999": 1}}, "logit_bias"),
+    ({"allowed_token_ids": []}, "allowed_token_ids"),
+    ({"allowed_token_ids": [10**6]}, "allowed_token_ids"),
+    ({"prompt_logprobs": 6}, "prompt_logprobs"),
+    ({"prompt_logprobs": -1}, "prompt_logprobs"),
+    ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    ({"priority": 1}, "priority"),
+    ({"cache_salt": ""}, "cache_salt"),
+    ({"cache_salt": "a/b"}, "cache_salt"),
+    ({"cache_salt": "a@b"}, "cache_salt"),
+    ({"cache_salt": "x" * 129}, "cache_salt"),
+    ({"request_id": "a\nb"}, "request_id"),
+    ({"model": 5}, "model"),
+    ({"ignore_eos": "no"}, "ignore_eos"),
+    ({"use_beam_search": True}, "use_beam_search"),
+    ({"best_of": 3}, "best_of"),
+    ({"bad_words": ["x"]}, "bad_words"),
+    ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+]
+COMPLETIONS = [
+    ({"prompt": None}, "prompt"),
+    ({"prompt": ""}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": [[]]}, "prompt"),
+    ({"prompt": ["a", 1]}, "prompt"),
+    ({"prompt": [1.5]}, "prompt"),
+    ({"prompt": [True]}, "prompt"),
+    ({"prompt": {"text": "a"}}, "prompt"),
+    ({"prompt": [10**6]}, "prompt"),
+    ({"prompt": [-1]}, "prompt"),
+    ({"prompt": [10**30]}, "prompt"),
+    ({"prompt": [-1], "echo": True}, "prompt"),
+    ({"prompt": "a" * 128}, "prompt"),
+    ({"suffix": "end"}, "suffix"),
+    ({"prompt_embeds": "AAAA"}, "prompt_embeds"),
+    ({"logprobs": 6}, "logprobs"),
+    ({"logprobs": True}, "logprobs"),
+    ({"logprobs": "1"}, "logprobs"),
+]
+CHAT = [
+    ({"messages": None}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": "Hi"}, "messages"),
+    ({"messages": [{"content": "Hi"}]}, "messages.0.role"),
+    ({"messages": [{"role": 1, "content": "Hi"}]}, "messages.0.role"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": "a" * 200}]}, "messages"),
+    ({"max_completion_tokens": 5000}, "max_completion_tokens"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 6}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": -2}, "top_logprobs"),
+    ({"logprobs": 1}, "logprobs"),
+    ({"tools": []}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tool_choice": "auto"}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"functions": []}, "functions"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"chat_template": "x"}, "chat_template"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+    ({"documents": "x"}, "documents"),
+]
+
+
+def check(answer: Any, field: str) -> None:
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == field, error
+    assert error["message"].startswith(field)
+
+
+@pytest.mark.parametrize(("body", "field"), BOTH + COMPLETIONS, ids=str)
+async def test_completions_name_the_field(server: Any, body: dict[str, Any], field: str) -> None:
+    raw = {"model": "tiny", "prompt": "Hi", **body}
+    check(await post(server, "/v1/completions", raw), field)
+    assert server.engine.submitted == []
+
+
+@pytest.mark.parametrize(("body", "field"), BOTH + CHAT, ids=str)
+async def test_chat_names_the_field(server: Any, body: dict[str, Any], field: str) -> None:
+    raw = {"model": "tiny", "messages": USER, **body}
+    check(await post(server, "/v1/chat/completions", raw), field)
+    assert server.engine.submitted == []
+
+
+async def post(server: Any, path: str, body: dict[str, Any]) -> Any:
+    import json
+
+    text = json.dumps(body).replace("Infinity", "1e400")
+    return await server.http.post(path, content=text, headers={"content-type": "application/json"})
+
+
+async def test_two_endings_of_a_prompt_contradict(server: Any) -> None:
+    answer = await server.chat(add_generation_prompt=True, continue_final_message=True)
+    assert answer.status_code == 400
+    assert "continue_final_message" in answer.json()["error"]["message"]
+
+
+async def test_a_prompt_that_is_too_long_names_both_numbers(server: Any) -> None:
+    error = (await server.complete(prompt="a" * 100, max_tokens=100)).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "100" in error["message"]
+    assert "128" in error["message"]
+
+
+async def test_bad_keys_of_a_bias_are_listed(server: Any) -> None:
+    error = (await server.complete(logit_bias={"hello": 1, "5": 1, "-3": 1, "٣": 1})).json()["error"]
+    assert all(key in error["message"] for key in ("'hello'", "'-3'", "'٣'"))
+    assert "'5'" not in error["message"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 100000], ids=repr)
+async def test_a_body_that_is_no_object(server: Any, raw: bytes) -> None:
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        answer = await server.http.post(path, content=raw, headers={"content-type": "application/json"})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_other_types_than_json_are_refused(server: Any) -> None:
+    answer = await server.http.post("/v1/completions", content=b'{"prompt": "Hi"}')
+    assert answer.status_code == 400
+    assert "Content-Type" in answer.json()["error"]["message"]
+
+
+async def test_an_unknown_field_is_ignored_and_warned_about_once(
+    server: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("inferplane"), "propagate", True)
+    with caplog.at_level(logging.WARNING, logger="inferplane"):
+        for _ in range(2):
+            assert (await server.complete(tempratura=0.5, other={"deep": [1]})).status_code == 200
+    (record,) = [record for record in caplog.records if "unknown fields" in record.message]
+    assert "'tempratura'" in record.message
+    assert "'other'" in record.message
+
+
+async def test_an_unknown_model_is_a_404(server: Any) -> None:
+    for answer in (await server.complete(model="gpt"), await server.chat(model="gpt")):
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "model_not_found"
+        assert answer.json()["error"]["param"] == "model"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3),
+    max_leaves=5,
+)
+
+
+def fields_of_both() -> list[str]:
+    from inferplane.server.schema import ChatBody, CompletionBody
+
+    return sorted({*ChatBody.model_fields, *CompletionBody.model_fields} - {"stream"})
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(st.dictionaries(st.sampled_from(fields_of_both()), JSON, max_size=3))
+async def test_no_value_of_any_field_is_a_server_error(server: Any, body: dict[str, Any]) -> None:
+    for path, base in (("/v1/completions", {"prompt": "Hi"}), ("/v1/chat/completions", {"messages": USER})):
+        answer = await post(server, path, {**base, **body})
+        assert answer.status_code in (200, 400, 404), (body, answer.text)
+        if answer.status_code == 400:
+            assert answer.json()["error"]["message"]
