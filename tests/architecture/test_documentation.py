@@ -97,3 +97,17 @@ def test_every_distribution_is_in_the_readme() -> None:
         for manifest in [*REPOSITORY.glob("*/pyproject.toml"), *REPOSITORY.glob("plugins/*/pyproject.toml")]
     ]
     assert all(f"| `{name}` |" in text_of(REPOSITORY / "README.md") for name in names)
+
+
+def test_files_named_in_the_architecture_exist() -> None:
+    named = set(re.findall(r"`([a-z_/]+(?:\.py|/))`", text_of(REPOSITORY / "ARCHITECTURE.md")))
+    roots = (REPOSITORY, REPOSITORY / "core" / "inferplane", REPOSITORY / "platform_api" / "inferplane_api")
+    missing = {name for name in named if not any((root / name).exists() for root in roots)}
+    assert not missing
+
+
+def test_layers_in_the_architecture_are_the_contract() -> None:
+    settings = tomllib.loads(text_of(REPOSITORY / "pyproject.toml"))
+    contract = next(c for c in settings["tool"]["importlinter"]["contracts"] if c["id"] == "core")
+    shown = re.search(r"    cli > .*?log\n", text_of(REPOSITORY / "ARCHITECTURE.md"), re.DOTALL)[0]
+    assert [layer.strip() for layer in " ".join(shown.split()).split(">")] == contract["layers"]
