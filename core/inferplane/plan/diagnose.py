@@ -109,7 +109,7 @@ def _copies(entries: Iterable[PluginEntry]) -> list[Finding]:
             level="warning",
             subject="packaging",
             message=f"{each.distribution} is there more than once: {each.used} is used, not {'; '.join(each.hidden)}",
-            remedy=f"remove the copy that you do not want: pip uninstall {each.distribution}, or a stale metadata folder",
+            remedy=f"remove the copy that you do not want: pip uninstall {each.distribution}, or stale metadata",
         )
         for each in list_copies(names)
     ]
