@@ -80,7 +80,9 @@ class GGUFCheckpoint:
         block_size, block_bytes = GGML_QUANT_SIZES[kind]
         columns = info.shape[-1]
         if columns % block_size:
-            raise InferplaneError(f"{info.name}: {columns} columns are not whole blocks of {block_size}", code="gguf.shape")
+            raise InferplaneError(
+                f"{info.name}: {columns} columns are not whole blocks of {block_size}", code="gguf.shape"
+            )
         row_bytes = columns // block_size * block_bytes
         num_rows = int(np.prod(info.shape[:-1], dtype=np.int64))
         end = info.offset + num_rows * row_bytes
@@ -127,7 +129,7 @@ def _reorder(rows: torch.Tensor, num_heads: int) -> torch.Tensor:
 
 
 def _scheme(kind: GGMLQuantizationType) -> QuantScheme:
-    block_size, block_bytes = GGML_QUANT_SIZES[kind]
+    block_size, _ = GGML_QUANT_SIZES[kind]
     return QuantScheme(
         name=f"ggml.{kind.name.lower()}",
         bits=int(next(c for c in kind.name if c.isdigit())),

@@ -1,6 +1,6 @@
 """GGUF metadata as a Hugging Face config; knows architectures, not tensors' bytes.
 
-Key names as in https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; what a file leaves out is said where it is set.
+Key names as in https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What files leave out is said where it is set.
 """
 
 from __future__ import annotations
@@ -215,7 +215,9 @@ def _gemma3(meta: Metadata) -> dict[str, Any]:
 
 def _layer_types(pattern: int | list[Any], num_layers: int) -> list[str]:
     """`pattern`: every n-th layer is full, or a flag per layer that is true for a sliding one."""
-    sliding = [bool(p) for p in pattern] if isinstance(pattern, list) else [(i + 1) % pattern != 0 for i in range(num_layers)]
+    sliding = (
+        [bool(p) for p in pattern] if isinstance(pattern, list) else [(i + 1) % pattern != 0 for i in range(num_layers)]
+    )
     return ["sliding_attention" if s else "full_attention" for s in sliding]
 
 
@@ -277,7 +279,7 @@ def llama3_scaling(factors: Sequence[float], head_dim: int, theta: float) -> dic
         slope = (s0 - s1) / (w0 - w1)
         offset = slope * w0 - s0
         original, high = (slope / offset, 1 + 1 / offset) if offset > 0 else (original, high)
-    parameters = {
+    parameters: dict[str, Any] = {
         "rope_type": "llama3",
         "factor": round(factor, 4),
         "low_freq_factor": 1.0,
@@ -285,7 +287,9 @@ def llama3_scaling(factors: Sequence[float], head_dim: int, theta: float) -> dic
         "original_max_position_embeddings": round(original),
     }
     for w, f in zip(inverse_wavelengths, factors, strict=True):
-        s = min(max((parameters["original_max_position_embeddings"] * w - 1) / (parameters["high_freq_factor"] - 1), 0), 1)
+        s = min(
+            max((parameters["original_max_position_embeddings"] * w - 1) / (parameters["high_freq_factor"] - 1), 0), 1
+        )
         if not math.isclose(f, 1 / ((1 - s) / factor + s), rel_tol=1e-3):
             raise InferplaneError(
                 f"{ROPE_FREQS} holds rope factors of a kind that is not supported",

@@ -1,7 +1,7 @@
 """The container: metadata and tensor table of a GGUF file; knows no architecture and no quantization.
 
-Layout as in https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The reader of the `gguf` package makes an array per
-string (19 s for a vocabulary of 262,144); this one walks the bytes once.
+Layout as in https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The reader of the `gguf` package makes an array
+per string (19 s for a vocabulary of 262,144); this one walks the bytes once.
 """
 
 from __future__ import annotations

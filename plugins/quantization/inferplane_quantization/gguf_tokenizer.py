@@ -166,7 +166,7 @@ def _sentencepiece(vocabulary: _Vocabulary) -> dict[str, Any]:
 
 
 def _merges_from_scores(vocabulary: _Vocabulary) -> list[list[str]]:
-    """SentencePiece joins the two neighbours that make the best-scored token: the same as merges sorted by that score."""
+    """SentencePiece joins the two neighbours that make the best-scored token: merges sorted by that score."""
     tokens, ids, types, scores = vocabulary.tokens, vocabulary.ids, vocabulary.types, vocabulary.scores
     if len(scores) != len(tokens):
         raise InferplaneError(f"{vocabulary.path} has no score for each token", code="gguf.tokenizer")
