@@ -75,12 +75,16 @@ class Planner:
             return
         for _ in range(2):
             draft.kind = Rows.CHUNK if self._prompt_turn else Rows.SINGLE
-            if not self._prompt_turn:
+            if draft.kind is Rows.SINGLE:
                 self._plan_decodes(draft)
             self._plan_prompts(draft)
             self._prompt_turn = not self._prompt_turn
             if not draft.empty:
                 return
+        # Pages for one token only: a single-token row of a longer prompt fits either kind of step.
+        draft.kind = Rows.SINGLE
+        draft.budget = 1
+        self._plan_prompts(draft)
 
     def _plan_decodes(self, draft: Draft) -> None:
         step_id = draft.step_id
