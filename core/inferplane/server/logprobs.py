@@ -36,12 +36,11 @@ class TokenNames:
         return f"token_id:{token_id}" if as_id or self._tokenizer is None else self.text(token_id)
 
     def _text(self, token_id: int) -> str:
-        return "" if self._tokenizer is None else self._tokenizer.decode([token_id], skip_special_tokens=False)
+        """Part of a character is U+FFFD."""
+        return "" if self._tokenizer is None else self._tokenizer.token_bytes(token_id).decode("utf-8", "replace")
 
     def _bytes(self, token_id: int) -> tuple[int, ...] | None:
-        if self._tokenizer is None:
-            return None
-        return tuple(self.text(token_id).encode("utf-8", "replace"))
+        return None if self._tokenizer is None else tuple(self._tokenizer.token_bytes(token_id))
 
 
 def floored(logprob: float) -> float:

@@ -33,7 +33,7 @@ async def tokenize(context: ServerContext, body: TokenizeBody | TokenizeChatBody
         raise to_api_error(error, {"prompt": field}) from error
     prompt = await encode_prompt(context, text, field=field, add_special_tokens=body.add_special_tokens)
     ids = prompt.token_ids
-    strings = [tokenizer.id_to_token(token_id) for token_id in ids] if body.return_token_strs else None
+    strings = tokenizer.ids_to_tokens(ids) if body.return_token_strs else None
     return {"count": len(ids), "max_model_len": context.max_model_len, "tokens": ids, "token_strs": strings}
 
 

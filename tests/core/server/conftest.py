@@ -193,8 +193,10 @@ def make(checkpoint: Path) -> Callable[..., Harness]:
             config=config,
             plan=plan,
             tokenizer=Tokenizer.from_card(card) if tokenizer else None,
-            chat_template=ChatTemplate(template, tokenizer_config, "auto") if tokenizer else None,
-            defaults=SamplingDefaults.from_card(card, config.model),
+            chat_template=ChatTemplate.from_card(card, None, "auto") if tokenizer else None,
+            defaults=SamplingDefaults.from_card(
+                card, config.model.generation_config, config.model.override_generation_config
+            ),
             served_names=(MODEL_NAME, ALIAS),
             timeline=[("probe", 0.25)],
         )
