@@ -49,16 +49,18 @@ def read_card(
     config: ModelConfig,
     *,
     tokenizer_path: Path | None = None,
+    weights: bool = True,
 ) -> tuple[CheckpointCard, str]:
     """The checkpoint's card, with `hf_overrides` and the separate tokenizer applied, and the id of its format.
 
-    `tokenizer_path` is where `config.tokenizer` lies; by default it is found or fetched. Raises InvalidValue for a
+    `tokenizer_path` is where `config.tokenizer` lies; by default it is found or fetched. With weights=False, or dummy
+    ones, the weight files need not be there. Raises InvalidValue for a
     format that is not installed or does not read this checkpoint, InferplaneError "checkpoint.…" naming the file that
     is wrong, or "checkpoint.format_failed" naming the distribution whose format crashed or hung.
     """
     found = choose_format(path, formats, config)
     card = _make_card(path, found)
-    if config.load_format != DUMMY:
+    if weights and config.load_format != DUMMY:
         if not card.files:
             raise no_weights(path)
         for file in card.files:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from inferplane.errors import InferplaneError, InvalidValue
+from inferplane.log import get_logger
 from inferplane.sources.protocol import ModelFiles
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from inferplane.sources.protocol import FetchOptions, Progress
 
+log = get_logger(__name__)
+
+ATTEMPTS = 3
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 DESCRIPTION = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
 """Config, tokenizer and chat template files."""
@@ -122,19 +126,25 @@ class HubSource:
     def _snapshot(self, wanted: HubRef, options: FetchOptions) -> Path:
         from huggingface_hub import snapshot_download
 
-        try:
-            folder = snapshot_download(
-                wanted.repo,
-                revision=options.revision,
-                cache_dir=options.download_dir,
-                endpoint=_endpoint(),
-                local_files_only=is_offline(),
-                allow_patterns=list(wanted_patterns(wanted.file, options.tokenizer_only)),
-                ignore_patterns=list(IGNORED),
-                tqdm_class=_reporting_bar(f"{wanted.repo}", options.progress),
-            )
-        except Exception as error:
-            _raise(error, wanted.repo, options.revision)
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                folder = snapshot_download(
+                    wanted.repo,
+                    revision=options.revision,
+                    cache_dir=options.download_dir,
+                    endpoint=_endpoint(),
+                    local_files_only=is_offline(),
+                    allow_patterns=list(wanted_patterns(wanted.file, options.tokenizer_only)),
+                    ignore_patterns=list(IGNORED),
+                    tqdm_class=_reporting_bar(wanted.repo, options.progress),
+                )
+            except Exception as error:
+                if attempt == ATTEMPTS or not _is_connection_error(error):
+                    _raise(error, wanted.repo, options.revision)
+                # The client continues from what has arrived.
+                log.warning("%s: %s; continuing (attempt %d of %d)", wanted.repo, error, attempt + 1, ATTEMPTS)
+            else:
+                break
         return Path(folder)
 
     def _names(self, wanted: HubRef, options: FetchOptions, snapshot: Path) -> list[str]:
@@ -190,15 +200,20 @@ def _raise(error: Exception, repo: str, revision: str | None) -> NoReturn:
         translated = InvalidValue("model", repo, str(error), remedy="write ORG/NAME")
     elif isinstance(error, errors.HfHubHTTPError):
         translated = _http_error(repo, error)
-    elif isinstance(error, OSError) and not isinstance(error, ConnectionError):
+    elif _is_connection_error(error):
+        translated = _unreachable(repo, error)
+    elif isinstance(error, OSError):
         translated = InferplaneError(
             f"{repo}: {error}", code="source.cache_unwritable", remedy="see --download-dir and HF_HOME"
         )
-    elif isinstance(error, ConnectionError) or type(error).__module__.split(".")[0] in {"httpx", "httpx2", "requests"}:
-        translated = _unreachable(repo, error)
     if translated is None:
         raise error
     raise translated from error
+
+
+def _is_connection_error(error: Exception) -> bool:
+    """True for the errors of whatever HTTP library the client uses; its own errors live in its own modules."""
+    return isinstance(error, ConnectionError) or type(error).__module__.split(".")[0] in {"httpx", "httpx2", "requests"}
 
 
 def _http_error(repo: str, error: Any) -> InferplaneError:

@@ -51,13 +51,18 @@ class Links(NamedTuple):
 
 
 def open_client(config: PipConfig) -> httpx.Client:
-    """A client with pip's certificate, proxy and timeout settings; the proxies of the environment hold too."""
+    """A client with pip's certificate, proxy, timeout and trusted-host settings; the environment's proxies hold too."""
     import httpx
 
     context = ssl.create_default_context(cafile=config.cert) if config.cert else True
     if config.client_cert and isinstance(context, ssl.SSLContext):
         context.load_cert_chain(config.client_cert)
-    return httpx.Client(verify=context, proxy=config.proxy, timeout=config.timeout, follow_redirects=True)
+    trusted = {
+        f"https://{host}": httpx.HTTPTransport(verify=False, proxy=config.proxy) for host in config.trusted_hosts
+    }
+    return httpx.Client(
+        verify=context, proxy=config.proxy, timeout=config.timeout, mounts=trusted, follow_redirects=True
+    )
 
 
 def find_wheels(client: httpx.Client, config: PipConfig, name: str) -> list[Wheel]:

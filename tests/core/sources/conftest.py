@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import ssl
+import subprocess
 import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -38,7 +41,7 @@ class Answer(NamedTuple):
 class LoopbackServer:
     """Answers with `self.handle(Seen) -> Answer`, serves ranges by itself, and keeps what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.handle: Callable[[Seen], Answer] = lambda seen: Answer(404)
         self.seen: list[Seen] = []
         outer = self
@@ -80,7 +83,9 @@ class LoopbackServer:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
 
@@ -151,6 +156,26 @@ def package_index(server: LoopbackServer, monkeypatch: pytest.MonkeyPatch) -> Ca
         return server
 
     return start
+
+
+@pytest.fixture
+def tls_index(tmp_path: Path) -> Iterator[Callable[[list[Path]], str]]:
+    """`tls_index([files]) -> url`: an index whose certificate nobody vouches for."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl program to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=127.0.0.1"
+    subprocess.run([*make.split(), "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    running = LoopbackServer(context)
+
+    def start(files: list[Path]) -> str:
+        running.handle = lambda seen: answer_index(seen, files, as_json=True, hashes={})
+        return running.url
+
+    yield start
+    running.close()
 
 
 def answer_index(seen: Seen, files: list[Path], as_json: bool, hashes: dict[str, str]) -> Answer:

@@ -127,6 +127,15 @@ def test_tokenizer_alone(fake_hub: Callable[..., Any], tmp_path: Path) -> None:
     assert not any(name.endswith(".safetensors") for name in hub.downloads())
 
 
+def test_without_weights(fake_hub: Callable[..., Any], tmp_path: Path) -> None:
+    hub = fake_hub(FILES)
+
+    path = resolve_source(model("org/model", tmp_path), ignore, weights=False).path
+
+    assert (path / "config.json").exists()
+    assert not any(name.endswith(".safetensors") for name in hub.downloads())
+
+
 def failure(config: ModelConfig) -> InferplaneError:
     with pytest.raises(InferplaneError) as caught:
         resolve_source(config, ignore)

