@@ -77,8 +77,7 @@ class RenamedCheckpoint:
 class DummyCheckpoint:
     """Random weights for a model (`--load-format dummy`): a function of the seed and each tensor's name.
 
-    Matrices are normal with deviation 0.02, the usual initialisation; vectors that scale a norm are one (zero where
-    they are stored minus one is the same to within a factor of two), other vectors small.
+    Weights of norms are one, everything else is normal with deviation 0.02, the usual initialisation.
     """
 
     def __init__(self, model: Layer, dtype: torch.dtype, seed: int = 0) -> None:
@@ -95,7 +94,7 @@ class DummyCheckpoint:
         shape = self._shapes[name]
         if name.endswith("norm.weight"):
             return torch.ones(shape, dtype=self._dtype)
-        generator = torch.Generator().manual_seed(self._seed * 2**32 + zlib.crc32(name.encode()))
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
         return (torch.randn(shape, generator=generator) * 0.02).to(self._dtype)
 
     def weight(self, name: str) -> Weight:

@@ -36,7 +36,9 @@ class RotaryEmbedding:
         """positions [T] int64 give (cos, sin), both [T, R / 2] float32, times the attention factor."""
         steps = positions.unsqueeze(-1).float()
         if self._parameters.rope_type == "dynamic":
-            frequencies = 1.0 / self._dynamic_base(steps) ** self._exponents
+            # contiguous: a broadcast power takes another path, so that a position's last bit would depend on the batch
+            base = self._dynamic_base(steps).expand(-1, self._exponents.numel()).contiguous()
+            frequencies = 1.0 / base ** self._exponents.expand_as(base).contiguous()
         else:
             frequencies = self._frequencies
         angles = steps * frequencies

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inferplane.layers.activations import gated_op
 from inferplane.layers.rope_parameters import RopeParameters, rope_parameters
 from inferplane.models.fields import Fields
 from inferplane_api.errors import InvalidValue
@@ -73,7 +74,9 @@ def gemma3_text(config: dict[str, Any]) -> ModelSpec:
         _layer(fields, num_kv_heads=4, window=window if kind == "sliding_attention" else None, scale=scale, cap=softcap)
         for kind in types
     ]
-    extra = 2 * fields.integer("hidden_size") + 2 * layers[0].head_size
+    bias = bool(config.get("attention_bias", False))
+    norms = 2 * fields.integer("hidden_size") + 2 * layers[0].head_size
+    extra = norms + _biases(fields, layers[0], qkv=bias, output=bias)
     return _spec(fields, layers, extra=extra, eos=1, bos=2, tied=True)
 
 
@@ -184,6 +187,9 @@ def _spec(
     attention = 2 * (layer.num_heads + layer.num_kv_heads) * layer.head_size * hidden
     per_layer = attention + 3 * hidden * inner + 2 * hidden + extra
     model_type = fields.text("model_type")
+    fields.number("rms_norm_eps", 1e-6)
+    gated_op("hidden_act", config.get("hidden_act") or "silu")
+    gated_op("hidden_activation", config.get("hidden_activation") or "gelu_pytorch_tanh")
     rope = rope_of(config)
     return ModelSpec(
         model_type=model_type,

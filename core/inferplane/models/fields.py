@@ -22,7 +22,12 @@ class Fields:
         value = default if value is None else value
         if value is None:
             raise InvalidValue(name, None, "is missing from the model's config")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value) or value < minimum:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not float(value).is_integer()
+            or value < minimum
+        ):
             raise InvalidValue(name, value, f"must be a whole number of at least {minimum}")
         return int(value)
 
