@@ -34,6 +34,8 @@ class EngineClient(Protocol):
     """The cause, in states "hung" and "dead"."""
     stats: Stats
     """As last heard."""
+    engine_timeline: list[tuple[str, float]]
+    """(phase, seconds) of the engine's start, valid in state "ready"."""
 
     @property
     def capacity(self) -> Capacity:

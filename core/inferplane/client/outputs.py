@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from inferplane.text.tokenizer import Tokenizer
     from inferplane_api.step import TokenLogprobs
 
+_PROMPT_TAIL = 8
+"""Tokens of the prompt that the text of an answer may go on from: a character has at most four bytes."""
+
 
 class Increment(NamedTuple):
     """What one delta adds to a sequence, as a client sees it."""
@@ -34,7 +37,7 @@ class OutputAssembler:
         params = request.params
         self._include_stop = params.include_stop_str_in_output
         self._detokenizer = (
-            Detokenizer(tokenizer, params, request.prompt_token_ids)
+            Detokenizer(tokenizer, params, request.prompt_token_ids[-_PROMPT_TAIL:])
             if tokenizer is not None and params.detokenize
             else None
         )

@@ -42,8 +42,13 @@ def server_info(context: ServerContext) -> dict[str, Any]:
         "dtype": plan.dtype,
         "decisions": msgspec.to_builtins(plan.decisions),
         "warnings": list(plan.warnings),
-        "timeline": [{"phase": phase, "seconds": seconds} for phase, seconds in prepared.timeline],
+        "timeline": _timeline(prepared.timeline),
+        "engine_timeline": _timeline(client.engine_timeline),
         "capacity": msgspec.to_builtins(client.capacity) if ready else None,
         "stats": msgspec.to_builtins(client.stats),
         "config": config,
     }
+
+
+def _timeline(phases: list[tuple[str, float]]) -> list[dict[str, Any]]:
+    return [{"phase": phase, "seconds": seconds} for phase, seconds in phases]

@@ -131,8 +131,10 @@ class ScriptedRunner:
         )
 
     def close(self) -> None:
-        """Forget the slots."""
+        """Forget the slots and unmap what was never read."""
         self._slots.clear()
+        if self._context.checkpoint is not None:
+            self._context.checkpoint.close()
 
     def _delay(self) -> float:
         if self._script.delay is not None:

@@ -86,6 +86,7 @@ class FakeClient:
         self.state = "ready"
         self.failure: Any = None
         self.stats = Stats(num_requests_running=3, prompt_tokens=11, generation_tokens=22, kv_cache_usage=0.25)
+        self.engine_timeline = [("weights", 0.5)]
         self.vocab_size = vocab_size
         self.outputs: dict[tuple[int, ...] | None, list[int]] = {None: list(b"Hello")}
         self.error: str | None = None

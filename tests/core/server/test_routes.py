@@ -126,6 +126,7 @@ async def test_server_info_holds_the_decisions_and_no_key(make: Callable[..., An
     body = answer.json()
     assert body["decisions"][0]["chosen"] == "scripted"
     assert body["timeline"] == [{"phase": "probe", "seconds": 0.25}]
+    assert body["engine_timeline"] == [{"phase": "weights", "seconds": 0.5}]
     assert body["capacity"]["max_model_len"] == 128
     assert body["warnings"] == ["a warning"]
     assert not any(key in answer.text for key in KEYS)
