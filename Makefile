@@ -27,13 +27,16 @@ install-serve: $(VENV)/.installed-serve ## create .venv and install only what se
 
 # torch goes first and by itself, so that nothing after it can pull another build
 $(VENV)/.installed-serve: requirements.txt constraints-dev.txt $(MANIFESTS)
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet "$(TORCH)"
-	$(PIP) install --quiet -r requirements.txt
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing $(TORCH) (the largest part; a CPU build is enough without an accelerator, see docs/install.md)"
+	@$(PIP) install --quiet "$(TORCH)"
+	@echo "installing inferplane and what it needs"
+	@$(PIP) install --quiet -r requirements.txt
 	@touch $@
 
 $(VENV)/.installed: requirements-dev.txt $(VENV)/.installed-serve
-	$(PIP) install --quiet -r requirements-dev.txt
+	@echo "installing development tools"
+	@$(PIP) install --quiet -r requirements-dev.txt
 	@touch $@
 
 run: install-serve ## serve the default model (or MODEL=...) on 127.0.0.1:8000 (or PORT=...)
