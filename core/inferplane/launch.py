@@ -58,7 +58,9 @@ def make_plan(config: Config, *, weights: bool = True) -> Planned:
     try:
         card, format_id = read_card(files.path, discovery.formats, config.model)
         timeline.mark("card")
-        plan = resolve(config, model_spec(card.config), card, str(files.path), format_id, discovery)
+        # A type is a plugin's or the core's own; `resolve` refuses one that is both.
+        model = discovery.describe(str(card.config.get("model_type", "")), card.config) or model_spec(card.config)
+        plan = resolve(config, model, card, str(files.path), format_id, discovery)
         timeline.mark("plan")
     finally:
         discovery.close()
