@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -96,11 +97,27 @@ def make_card(path: Path, derived: Path, found: FoundFormat, timeout: float = TI
 def _key(path: Path, found: FoundFormat) -> str:
     real = path.resolve()
     files = [real] if real.is_file() else sorted(file for file in real.iterdir() if file.is_file())
-    parts = [str(_LAYOUT), str(real), found.spec.id, found.distribution, found.version]
+    parts = [str(_LAYOUT), str(real), found.spec.id, found.distribution, found.version, *_code(found.spec.load)]
     for file in files:
         status = file.stat()
         parts.append(f"{file.name} {status.st_size} {status.st_mtime_ns}")
     return f"{real.name[:40]}-{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:16]}"
+
+
+def _code(load: str) -> list[str]:
+    """Sizes and times of the format's source files: an editable installation changes without a new version.
+
+    The package is located, not imported.
+    """
+    try:
+        spec = importlib.util.find_spec(load.partition(":")[0].partition(".")[0])
+    except (ImportError, ValueError):
+        return []
+    if spec is None or spec.origin is None:
+        return []
+    origin = Path(spec.origin)
+    files = sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]
+    return [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files if file.is_file()]
 
 
 def _read(folder: Path) -> CheckpointCard | None:

@@ -143,8 +143,8 @@ def extract(parts: Sequence[Part], target: Path, what: str, progress: Progress) 
 
 def _check_member(wheel: str, info: zipfile.ZipInfo, seen: set[str]) -> None:
     name = info.orig_filename
-    parts = name.split("/")
-    if name.startswith("/") or "\\" in name or "\0" in name or ".." in parts or re.match(r"[A-Za-z]:", name):
+    parts = name.removesuffix("/").split("/")
+    if {"", ".", ".."} & set(parts) or "\\" in name or "\0" in name or re.match(r"[A-Za-z]:", name):
         raise _bad(wheel, f"its member {name!r} would leave the folder that it is unpacked to")
     if stat.S_ISLNK(info.external_attr >> 16):
         raise _bad(wheel, f"its member {name!r} is a link")

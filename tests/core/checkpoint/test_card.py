@@ -93,6 +93,15 @@ def test_the_card_is_made_again_when_the_checkpoint_or_the_format_changes(
     assert times_read(acme_file) == 3
 
 
+@pytest.mark.usefixtures("cache")
+def test_edited_code_of_the_same_version_makes_the_card_again(make_plugin: Callable[..., Any], acme_file: Path) -> None:
+    read_card(acme_file, [make_plugin(GOOD)], config())
+
+    card, _ = read_card(acme_file, [make_plugin(GOOD.replace("own template", "another"))], config())
+
+    assert card.chat_template == "another"
+
+
 @pytest.mark.parametrize("damage", ["truncate", "flip", "tokenizer", "no tokenizer", "foreign"])
 def test_damaged_cache_is_noticed_and_rebuilt(
     cache: Path, make_plugin: Callable[..., Any], acme_file: Path, damage: str, caplog: pytest.LogCaptureFixture
