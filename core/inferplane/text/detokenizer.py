@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from inferplane_api.sampling import SamplingParams
 
 _REPLACEMENT = "\ufffd"
+_TAIL = 8
+"""Tokens of the prompt that can matter: a character has at most four bytes, and special tokens may stand between."""
 
 
 class Increment(NamedTuple):
@@ -31,8 +33,8 @@ class Increment(NamedTuple):
 class Detokenizer:
     """The text of one sequence. All increments and `finish` put together are the text of the answer.
 
-    Constant work per token. `prompt_tail_ids`: the last few tokens of the prompt, so that an answer that goes on within
-    a word or a character starts right; empty where the answer is a text of its own.
+    Constant work per token. `prompt_tail_ids`: the prompt or its last tokens, so that an answer that goes on within a
+    word or a character starts right; empty where the answer is a text of its own.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Detokenizer:
         self._stream: TextStream | None = None
         if tokenizer is not None and params.detokenize:
             self._stream = TextStream(tokenizer, params.skip_special_tokens, params.spaces_between_special_tokens)
-            self._stream.prime(prompt_tail_ids)
+            self._stream.prime(prompt_tail_ids[-_TAIL:])
         self._stops = StopStrings(params.stop, include=params.include_stop_str_in_output) if params.stop else None
         self._min_tokens = params.min_tokens
         self._include_stop = params.include_stop_str_in_output
