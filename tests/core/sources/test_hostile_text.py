@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inferplane.errors import InferplaneError, InvalidValue
@@ -45,6 +45,7 @@ def test_hub_references(text: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @given(st.lists(NAMES.filter(bool), min_size=1, max_size=4))
+@example(["...part00"])
 def test_members_stay_inside(names: list[str]) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
