@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from inferplane.errors import InferplaneError
 from inferplane.server.errors import CLIENT_CLOSED, to_api_error
-from inferplane.server.generation import Generation, PromptInput, encode_prompt, sampling_params, stream_usage
+from inferplane.server.generation import Generation, PromptInput, encode_prompt, sampling, stream_usage
 from inferplane.server.logprobs import chat_logprobs, prompt_logprobs
 from inferplane.server.responses import ChatChoice, ChatCompletion, ChatLogprobs, ChatMessage
 from inferplane.server.sse import DONE, ChunkFrame, EventStream, encode, until_disconnect
@@ -38,8 +38,8 @@ async def create_chat_completion(context: ServerContext, request: Request, body:
     context.require_ready()
     check_body(body, 1)
     try:
-        params = sampling_params(context, chat_values(body, context.prepared.plan.model.vocab_size), None)
-        generation = Generation(context, [await _prompt(context, body)], params, body)
+        how = sampling(context, chat_values(body, context.prepared.plan.model.vocab_size), "chat")
+        generation = Generation(context, [await _prompt(context, body)], how, body)
     except InferplaneError as error:
         raise to_api_error(error, chat_field_names(body)) from error
     answer = _Answer(context, body, generation, model)

@@ -16,7 +16,7 @@ from inferplane.server.generation import (
     Generation,
     PromptInput,
     encode_prompt,
-    sampling_params,
+    sampling,
     stream_usage,
     truncated,
 )
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from inferplane.server.schema import CompletionBody
     from inferplane_api.step import TokenLogprobs
 
-DEFAULT_MAX_TOKENS = 16
-
 
 async def create_completion(context: ServerContext, request: Request, body: CompletionBody) -> Response:
     """The route's work. Raises ApiError."""
@@ -46,11 +44,9 @@ async def create_completion(context: ServerContext, request: Request, body: Comp
     if body.prompt is None:
         raise bad_value("prompt", "field required", code="missing_value")
     try:
-        params = sampling_params(
-            context, completion_values(body, context.prepared.plan.model.vocab_size), DEFAULT_MAX_TOKENS
-        )
+        how = sampling(context, completion_values(body, context.prepared.plan.model.vocab_size), "completions")
         prompts = [await _prompt(context, prompt, body) for prompt in body.prompt]
-        generation = Generation(context, prompts, params, body)
+        generation = Generation(context, prompts, how, body)
     except InferplaneError as error:
         raise to_api_error(error) from error
     answer = _Answer(context, body, generation, model)

@@ -7,6 +7,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from inferplane.client.outputs import OutputAssembler
 from inferplane.client.requests import build_requests
 from inferplane.metrics import SequenceTimer
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from inferplane.messages import Delta, Request
     from inferplane.server.context import ServerContext
     from inferplane.server.schema import GenerationBody
+    from inferplane.text.generation_defaults import Api
     from inferplane.text.tokenizer import Tokenizer
     from inferplane_api.step import TokenLogprobs
 
@@ -75,17 +78,31 @@ def truncated(context: ServerContext, ids: list[int], limit: int | None) -> list
     return ids[-keep:] if keep else []
 
 
-def sampling_params(context: ServerContext, values: dict[str, Any], default_max_tokens: int | None) -> SamplingParams:
+class Sampling(NamedTuple):
+    """How to sample, and whether the client itself said how long."""
+
+    params: SamplingParams
+    client_set_length: bool
+
+    def fitted(self, room: int) -> SamplingParams:
+        """A max_tokens that is only a default becomes what the context has room for."""
+        params = self.params
+        if self.client_set_length or params.max_tokens is None or room < 1 or params.max_tokens <= room:
+            return params
+        return msgspec.structs.replace(params, max_tokens=room, min_tokens=min(params.min_tokens, room))
+
+
+def sampling(context: ServerContext, values: dict[str, Any], api: Api) -> Sampling:
     """The client's values over the model's defaults over the API's. Raises InvalidValue."""
-    merged = {"max_tokens": default_max_tokens, **context.prepared.defaults.apply(values)}
-    return SamplingParams(**merged)
+    params = SamplingParams(**context.prepared.defaults.apply(values, api))
+    return Sampling(params, "max_tokens" in values)
 
 
 class Generation:
     """The sequences of one API request: prompt p's n sequences have the indices p * n to p * n + n - 1."""
 
     def __init__(
-        self, context: ServerContext, prompts: Sequence[PromptInput], params: SamplingParams, body: GenerationBody
+        self, context: ServerContext, prompts: Sequence[PromptInput], sampling: Sampling, body: GenerationBody
     ) -> None:
         """Raises ContextTooLong or InvalidValue; nothing has started yet."""
         self._context = context
@@ -93,13 +110,13 @@ class Generation:
         # The client's own id may not be unique, the engine's must be.
         unique = f"{body.request_id or 'request'}-{uuid.uuid4().hex[:16]}"
         limits = context.limits()
-        self.n = params.n
+        self.n = sampling.params.n
         self.prompts = prompts
         self._requests: list[Request] = []
         for index, prompt in enumerate(prompts):
             self._requests += build_requests(
                 prompt.token_ids,
-                params,
+                sampling.fitted(limits.max_model_len - len(prompt.token_ids)),
                 limits,
                 client_id=context.client.client_id,
                 request_id=f"{unique}-{index}",
@@ -117,7 +134,7 @@ class Generation:
         ]
         self._num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         self.num_sequences = len(self._requests)
-        context.metrics.params_n.observe(params.n)
+        context.metrics.params_n.observe(self.n)
         for request in self._requests[:1]:
             context.metrics.params_max_tokens.observe(request.params.max_tokens or 0)
 

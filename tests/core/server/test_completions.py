@@ -213,3 +213,11 @@ async def test_a_model_without_tokenizer_takes_and_gives_ids(make: Any) -> None:
         [1, 2],
         ["token_id:1", "token_id:2"],
     )
+
+
+async def test_a_default_length_fits_the_context_and_an_asked_one_must(make: Any) -> None:
+    server = make(generation_config={"max_new_tokens": 1000})
+    assert (await server.complete(prompt="a" * 120)).status_code == 200
+    assert server.engine.submitted[0].params.max_tokens == 8
+    assert (await server.complete(prompt="a" * 120, max_tokens=9)).status_code == 400
+    assert (await server.complete(prompt="a" * 128)).status_code == 400
