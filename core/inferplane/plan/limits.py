@@ -35,7 +35,7 @@ def choose_limits(settings: Settings, model: ModelSpec, device: SchedulingConstr
     scheduling = device
     if not settings.value("scheduler.async_scheduling"):
         scheduling = msgspec.structs.replace(device, queue_depth=1)
-    prefix_caching, reason = _prefix_caching(settings, model)
+    prefix_caching, caching = _prefix_caching(settings, model)
     limits = RunnerLimits(
         max_model_len=max_model_len,
         max_num_seqs=sequences,
@@ -57,7 +57,7 @@ def choose_limits(settings: Settings, model: ModelSpec, device: SchedulingConstr
             if "no_chunking" in model.features
             else f"the smaller of {MAX_NUM_BATCHED_TOKENS} and the device's most",
         ),
-        _decision(settings, "cache.enable_prefix_caching", prefix_caching, reason),
+        caching,
     )
     return LimitsChoice(limits, automatic, scheduling, prefix_caching, decisions)
 
@@ -107,10 +107,13 @@ def _sequences(settings: Settings, device: SchedulingConstraints, tokens: int) -
     return int(asked)
 
 
-def _prefix_caching(settings: Settings, model: ModelSpec) -> tuple[bool, str]:
+def _prefix_caching(settings: Settings, model: ModelSpec) -> tuple[bool, Decision]:
+    path = "cache.enable_prefix_caching"
     if "no_prefix_cache" in model.features:
-        return False, "this model's cache cannot be shared between requests"
-    return bool(settings.value("cache.enable_prefix_caching")), "the default"
+        reason = "this model's cache cannot be shared between requests"
+        return False, Decision(subject=f"config {path}", chosen="False", source="checkpoint", reason=reason)
+    enabled = bool(settings.value(path))
+    return enabled, _decision(settings, path, enabled, "the default")
 
 
 def _most(declared: int | None, buckets: tuple[int, ...]) -> int | None:

@@ -216,11 +216,12 @@ def _pages(
         except InvalidValue as error:
             failure = failure or error
             continue
-        source = settings.source("cache.block_size")
         tokens = ", ".join(f"{group.kind} {group.tokens_per_page}" for group in geometry.groups)
-        reason = f"tokens a page: {tokens}; {geometry.page_bytes} bytes a page"
         return geometry, Decision(
-            subject="config cache.block_size", chosen=str(block_size), source=source, reason=reason
+            subject="pages",
+            chosen=f"{tokens} tokens",
+            source=settings.source("cache.block_size"),
+            reason=f"block size {block_size}; {geometry.page_bytes} bytes a page",
         )
     assert failure is not None
     raise failure

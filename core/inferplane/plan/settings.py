@@ -28,13 +28,14 @@ class Settings:
         """Raises InferplaneError when two patches require one path, or one contradicts the user or makes no sense."""
         self._config = config
         self._patched: dict[str, SourcedPatch] = {}
+        self._values: dict[str, Any] = {}
         for sourced in patches:
             self._add(sourced)
 
     def value(self, path: str) -> Any:
         """What holds for "section.field"."""
         if path in self._patched:
-            return self._patched[path].patch.value
+            return self._values[path]
         return self._own(path)
 
     def source(self, path: str) -> str:
@@ -70,7 +71,7 @@ class Settings:
 
     def _add(self, sourced: SourcedPatch) -> None:
         patch = sourced.patch
-        self._require_valid(sourced)
+        value = self._validated(sourced)
         earlier = self._patched.get(patch.path)
         if earlier is not None and earlier.patch.strength == patch.strength == "require":
             raise InferplaneError(
@@ -80,15 +81,16 @@ class Settings:
                 remedy="disable one of the two with --disable-plugins",
             )
         if self.said(patch.path):
-            self._hold_against_user(sourced)
+            self._hold_against_user(sourced, value)
         elif earlier is None or patch.strength == "require":
             self._patched[patch.path] = sourced
+            self._values[patch.path] = value
 
-    def _hold_against_user(self, sourced: SourcedPatch) -> None:
+    def _hold_against_user(self, sourced: SourcedPatch, value: Any) -> None:
         """A default gives way to what the user said; a requirement that differs from it is an error."""
         patch = sourced.patch
         own = self._own(patch.path)
-        if patch.strength == "require" and own != patch.value:
+        if patch.strength == "require" and own != value:
             raise InvalidValue(
                 patch.path,
                 own,
@@ -96,10 +98,11 @@ class Settings:
                 remedy=f"leave it out, or choose another platform than that of {sourced.owner}",
             )
 
-    def _require_valid(self, sourced: SourcedPatch) -> None:
+    def _validated(self, sourced: SourcedPatch) -> Any:
+        """The patch's value as the configuration's own field would hold it."""
         patch = sourced.patch
         section_name, _, field = patch.path.partition(".")
-        section = getattr(self._config, section_name, None)
+        section = getattr(self._config, section_name) if section_name in type(self._config).model_fields else None
         if not isinstance(section, BaseModel) or field not in type(section).model_fields:
             known = _paths(self._config)
             near = difflib.get_close_matches(patch.path, known, n=1)
@@ -111,7 +114,7 @@ class Settings:
                 else f"pip install --upgrade {sourced.owner.split()[0]}",
             )
         try:
-            type(section)(**{field: patch.value})
+            return getattr(type(section)(**{field: patch.value}), field)
         except ValidationError as error:
             raise InferplaneError(
                 f"{sourced.owner} patches {patch.path} with {patch.value!r}: {error.errors()[0]['msg']}",

@@ -1,0 +1,181 @@
+"""The doctor's judgement on hand-made discoveries and, end to end, on written distributions."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inferplane.plan.diagnose import diagnose, exit_status
+from inferplane.plugins.discovery import Discovery
+from inferplane.plugins.inventory import PluginEntry
+from inferplane.plugins.records import NOT_EXPOSED, Problem, Refused
+from inferplane_api.hooks import Finding
+from inferplane_api.spec import ProbeState, Reason
+
+Make = Callable[..., Any]
+
+
+def messages(findings: list[Finding], level: str) -> list[str]:
+    return [finding.message for finding in findings if finding.level == level]
+
+
+@pytest.fixture
+def cpu_only(make_host: Make, make_platform: Make) -> Discovery:
+    found = Discovery(make_host())
+    found.platforms.append(make_platform("cpu", tier=1, distribution="inferplane-cpu"))
+    return found
+
+
+def test_a_healthy_host_is_all_well(cpu_only: Discovery, make_platform: Make) -> None:
+    cpu_only.platforms.append(make_platform("acme", "ABSENT"))
+    findings = diagnose(cpu_only, None)
+    assert exit_status(findings) == 0
+    assert "platform 'cpu' would be used: cpu device" in messages(findings, "ok")
+
+
+def test_hardware_without_a_package_is_told_and_no_fault(
+    make_host: Make, make_platform: Make, cpu_only: Discovery
+) -> None:
+    cpu_only.host = make_host((0x10DE, 0x03))
+    findings = diagnose(cpu_only, None)
+    assert exit_status(findings) == 0
+    assert "pip install inferplane-cuda" in [finding.remedy for finding in findings]
+
+
+def test_nothing_to_run_on_is_an_error(make_host: Make, make_platform: Make) -> None:
+    found = Discovery(make_host())
+    found.platforms.append(make_platform("reference", tier=0))
+    findings = diagnose(found, None)
+    assert exit_status(findings) == 2
+    (finding,) = [finding for finding in findings if finding.level == "error"]
+    assert finding.message.startswith("no platform can run")
+
+
+@pytest.mark.parametrize(("on_host", "status"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize("state", ["BROKEN", "INCOMPATIBLE"])
+def test_a_failed_platform(cpu_only: Discovery, make_platform: Make, state: str, on_host: bool, status: int) -> None:
+    cpu_only.platforms.append(make_platform("acme", state, on_host=on_host))
+    findings = diagnose(cpu_only, None)
+    assert exit_status(findings) == status
+    assert any(f"platform 'acme' of acme-dist 1.2 is {state}" in message for message in messages(findings, "warning"))
+
+
+def test_hardware_that_a_container_hides_is_a_warning_with_the_flag(cpu_only: Discovery, make_platform: Make) -> None:
+    hidden = Reason(code=NOT_EXPOSED, hint="--device /dev/acme")
+    cpu_only.platforms.append(make_platform("acme", "ABSENT", on_host=True, reasons=(hidden,)))
+    findings = diagnose(cpu_only, None)
+    assert exit_status(findings) == 1
+    (finding,) = [finding for finding in findings if finding.level == "warning"]
+    assert finding.remedy == "--device /dev/acme"
+
+
+def test_other_faults(cpu_only: Discovery) -> None:
+    entry = PluginEntry(group="inferplane.models", name="m", value="a:B", distribution="acme-models", version="3")
+    cpu_only.entries = (entry,)
+    cpu_only.refused.append(
+        Refused(
+            group="inferplane.models",
+            name="m",
+            distribution="acme-models",
+            version="3",
+            state=ProbeState.BROKEN,
+            reason=Reason(code="plugin.import", hint="ImportError: x"),
+        )
+    )
+    cpu_only.problems.append(Problem(level="error", code="variable.unknown", message="INFERPLANE_X is not a variable"))
+    findings = diagnose(cpu_only, None)
+    assert exit_status(findings) == 2
+    warnings = messages(findings, "warning")
+    assert "'m' of acme-models 3 is BROKEN: plugin.import (ImportError: x)" in warnings
+    assert "acme-models 3 declares no range of inferplane-api" in warnings
+    assert messages(findings, "error") == ["INFERPLANE_X is not a variable"]
+
+
+def test_exit_status() -> None:
+    def status(*levels: str) -> int:
+        return exit_status([Finding(level=level, subject="s", message="m") for level in levels])
+
+    assert status() == status("ok") == 0
+    assert status("ok", "warning") == 1
+    assert status("warning", "error", "ok") == 2
+    assert status("of the plugin's own") == 2
+
+
+PLATFORM = """
+from inferplane_api.hooks import Finding, hookimpl
+from inferplane_api.spec import *
+PLATFORM = PlatformSpec(name="acme", load="acme:P", probe="acme:probe", tier=5)
+def probe(host):
+    BODY
+class Plugin:
+    @hookimpl
+    def inferplane_doctor(self, host):
+        return [Finding(level="ok", subject="acme", message="firmware 7")]
+PLUGIN = Plugin()
+"""
+PRESENT = "return ProbeResult(state=ProbeState.PRESENT, devices=(DeviceInfo(name='chip'),))"
+
+
+@pytest.fixture
+def doctor(tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """doctor(probe body, *arguments, **variables) runs the command with a plugin beside core, and nothing else."""
+
+    def run(body: str, *arguments: str, **variables: str) -> tuple[int, str]:
+        info = tmp_path / "acme-1.0.dist-info"
+        info.mkdir(exist_ok=True)
+        (tmp_path / "acme.py").write_text(PLATFORM.replace("BODY", body))
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\nRequires-Dist: inferplane-api>=0.1,<0.2\n"
+        )
+        (info / "entry_points.txt").write_text(
+            "[inferplane.platforms]\nacme = acme:PLATFORM\n[inferplane.plugins]\nacme-checks = acme:PLUGIN\n"
+        )
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("INFERPLANE_")}
+        result = subprocess.run(
+            [sys.executable, "-m", "inferplane", "doctor", *(arguments or ("--plugins", "acme"))],
+            env={**kept, "PYTHONPATH": str(tmp_path), **variables},
+            capture_output=True,
+            text=True,
+        )
+        assert result.stderr == ""
+        return result.returncode, result.stdout
+
+    return run
+
+
+def test_the_command_on_a_healthy_plugin(doctor: Callable[..., tuple[int, str]]) -> None:
+    status, text = doctor(PRESENT)
+    assert status == 0
+    assert "platform 'acme' would be used: chip" in text
+    assert "firmware 7" in text, "the plugin's own check ran"
+    assert "all is well (exit status 0)" in text
+
+
+def test_the_command_on_a_broken_plugin(doctor: Callable[..., tuple[int, str]]) -> None:
+    status, text = doctor("raise OSError('no driver')", "--plugins", "acme", "--json")
+    report = json.loads(text)
+    assert (status, report["status"]) == (2, 2)
+    (platform,) = (each for each in report["platforms"] if each["name"] == "acme")
+    assert platform["result"]["state"] == "BROKEN"
+    assert any("OSError: no driver" in finding["message"] for finding in report["findings"])
+    assert report["host"]["torch_version"]
+
+
+def test_the_command_on_a_wrong_name(doctor: Callable[..., tuple[int, str]]) -> None:
+    status, text = doctor(PRESENT, "--plugins", "acne")
+    assert status == 2
+    assert "did you mean 'acme'?" in text
+
+
+def test_the_command_on_a_wrong_variable(doctor: Callable[..., tuple[int, str]]) -> None:
+    status, text = doctor(PRESENT, INFERPLANE_PLUGIN="x", INFERPLANE_PLUGINS="acme")
+    assert status == 1, "it may be of a plugin that the list leaves out"
+    assert "INFERPLANE_PLUGIN is not a variable" in text
+    assert "did you mean INFERPLANE_PLUGINS?" in text
