@@ -51,6 +51,8 @@ class Planner:
         self._prompt_turn = True
         self._blocked: tuple[RequestState, int] | None = None
         """The head of the queue that lacked pages, and how many were free then."""
+        self._too_long: tuple[RequestState, int] | None = None
+        """The head of the queue that had to wait for another prompt, and the budget that was left then."""
         self.num_preemptions = 0
         self.num_queries = 0
         self.num_hits = 0
@@ -167,13 +169,15 @@ class Planner:
             self._waiting.pop()
 
     def _start(self, head: RequestState, draft: Draft, exempt: bool) -> bool:
-        if self._is_blocked(head):
+        if self._is_blocked(head, draft.budget):
             return False
         hit = self._find_hit(head)
         remaining = len(head.tokens) - hit.length
         count = self._chunk(head, remaining, draft)
-        partial = count < remaining and len(self._running.prefilling) >= self._limits.max_partial_prefills
-        if (partial and not exempt) or not draft.takes(count):
+        if count < remaining and not exempt and self._at_partial_limit():
+            self._too_long = (head, draft.budget)
+            return False
+        if not draft.takes(count):
             return False
         reserve = min(len(self._running), self._pool.num_pages // _RESERVE_SHARE)
         if self._tables.need_to_start(head, hit) + reserve > self._pool.num_free:
@@ -215,11 +219,16 @@ class Planner:
             return self._tables.no_hit()
         return self._prefix.find(request, len(request.tokens) - 1)
 
-    def _is_blocked(self, head: RequestState) -> bool:
-        """True when looking again would find no more pages than last time."""
-        if self._blocked is None or self._blocked[0] is not head or not len(self._running):
+    def _at_partial_limit(self) -> bool:
+        return len(self._running.prefilling) >= self._limits.max_partial_prefills
+
+    def _is_blocked(self, head: RequestState, budget: int) -> bool:
+        """True when nothing has changed that made the head of the queue wait; saves looking for its prefix again."""
+        if not len(self._running):
             return False
-        return self._pool.num_free <= self._blocked[1]
+        if self._too_long is not None and self._too_long[0] is head and self._at_partial_limit():
+            return budget <= self._too_long[1]
+        return self._blocked is not None and self._blocked[0] is head and self._pool.num_free <= self._blocked[1]
 
     def _in_flight(self, request: RequestState) -> bool:
         return self._oldest_flight is not None and request.last_step >= self._oldest_flight
