@@ -172,7 +172,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny", words=WORDS)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make(checkpoint: Path) -> Callable[..., Harness]:
     """`make(tokenizer=True, generation_config=..., api_key=...)`: settings of the server by name."""
 
@@ -209,6 +209,18 @@ def make(checkpoint: Path) -> Callable[..., Harness]:
 @pytest.fixture
 def server(make: Callable[..., Harness]) -> Harness:
     return make()
+
+
+@pytest.fixture(scope="session")
+def one_server(make: Callable[..., Harness]) -> Harness:
+    return make()
+
+
+@pytest.fixture
+def shared(one_server: Harness) -> Harness:
+    """The same application for many tests that change nothing of it."""
+    one_server.engine.submitted.clear()
+    return one_server
 
 
 def make_plan(card: CheckpointCard) -> Plan:

@@ -124,17 +124,17 @@ def check(answer: Any, field: str) -> None:
 
 
 @pytest.mark.parametrize(("body", "field"), BOTH + COMPLETIONS, ids=str)
-async def test_completions_name_the_field(server: Any, body: dict[str, Any], field: str) -> None:
+async def test_completions_name_the_field(shared: Any, body: dict[str, Any], field: str) -> None:
     raw = {"model": "tiny", "prompt": "Hi", **body}
-    check(await post(server, "/v1/completions", raw), field)
-    assert server.engine.submitted == []
+    check(await post(shared, "/v1/completions", raw), field)
+    assert shared.engine.submitted == []
 
 
 @pytest.mark.parametrize(("body", "field"), BOTH + CHAT, ids=str)
-async def test_chat_names_the_field(server: Any, body: dict[str, Any], field: str) -> None:
+async def test_chat_names_the_field(shared: Any, body: dict[str, Any], field: str) -> None:
     raw = {"model": "tiny", "messages": USER, **body}
-    check(await post(server, "/v1/chat/completions", raw), field)
-    assert server.engine.submitted == []
+    check(await post(shared, "/v1/chat/completions", raw), field)
+    assert shared.engine.submitted == []
 
 
 async def post(server: Any, path: str, body: dict[str, Any]) -> Any:
@@ -144,35 +144,35 @@ async def post(server: Any, path: str, body: dict[str, Any]) -> Any:
     return await server.http.post(path, content=text, headers={"content-type": "application/json"})
 
 
-async def test_two_endings_of_a_prompt_contradict(server: Any) -> None:
-    answer = await server.chat(add_generation_prompt=True, continue_final_message=True)
+async def test_two_endings_of_a_prompt_contradict(shared: Any) -> None:
+    answer = await shared.chat(add_generation_prompt=True, continue_final_message=True)
     assert answer.status_code == 400
     assert "continue_final_message" in answer.json()["error"]["message"]
 
 
-async def test_a_prompt_that_is_too_long_names_both_numbers(server: Any) -> None:
-    error = (await server.complete(prompt="a" * 100, max_tokens=100)).json()["error"]
+async def test_a_prompt_that_is_too_long_names_both_numbers(shared: Any) -> None:
+    error = (await shared.complete(prompt="a" * 100, max_tokens=100)).json()["error"]
     assert error["code"] == "context_length_exceeded"
     assert "100" in error["message"]
     assert "128" in error["message"]
 
 
-async def test_bad_keys_of_a_bias_are_listed(server: Any) -> None:
-    error = (await server.complete(logit_bias={"hello": 1, "5": 1, "-3": 1, "٣": 1})).json()["error"]
+async def test_bad_keys_of_a_bias_are_listed(shared: Any) -> None:
+    error = (await shared.complete(logit_bias={"hello": 1, "5": 1, "-3": 1, "٣": 1})).json()["error"]
     assert all(key in error["message"] for key in ("'hello'", "'-3'", "'٣'"))
     assert "'5'" not in error["message"]
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b"[" * 100000], ids=repr)
-async def test_a_body_that_is_no_object(server: Any, raw: bytes) -> None:
+async def test_a_body_that_is_no_object(shared: Any, raw: bytes) -> None:
     for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
-        answer = await server.http.post(path, content=raw, headers={"content-type": "application/json"})
+        answer = await shared.http.post(path, content=raw, headers={"content-type": "application/json"})
         assert answer.status_code == 400
         assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-async def test_other_types_than_json_are_refused(server: Any) -> None:
-    answer = await server.http.post("/v1/completions", content=b'{"prompt": "Hi"}')
+async def test_other_types_than_json_are_refused(shared: Any) -> None:
+    answer = await shared.http.post("/v1/completions", content=b'{"prompt": "Hi"}')
     assert answer.status_code == 400
     assert "Content-Type" in answer.json()["error"]["message"]
 
@@ -189,8 +189,8 @@ async def test_an_unknown_field_is_ignored_and_warned_about_once(
     assert "'other'" in record.message
 
 
-async def test_an_unknown_model_is_a_404(server: Any) -> None:
-    for answer in (await server.complete(model="gpt"), await server.chat(model="gpt")):
+async def test_an_unknown_model_is_a_404(shared: Any) -> None:
+    for answer in (await shared.complete(model="gpt"), await shared.chat(model="gpt")):
         assert answer.status_code == 404
         assert answer.json()["error"]["code"] == "model_not_found"
         assert answer.json()["error"]["param"] == "model"
@@ -213,9 +213,9 @@ def fields_of_both() -> list[str]:
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(st.dictionaries(st.sampled_from(fields_of_both()), JSON, max_size=3))
-async def test_no_value_of_any_field_is_a_server_error(server: Any, body: dict[str, Any]) -> None:
+async def test_no_value_of_any_field_is_a_server_error(shared: Any, body: dict[str, Any]) -> None:
     for path, base in (("/v1/completions", {"prompt": "Hi"}), ("/v1/chat/completions", {"messages": USER})):
-        answer = await post(server, path, {**base, **body})
+        answer = await post(shared, path, {**base, **body})
         assert answer.status_code in (200, 400, 404), (body, answer.text)
         if answer.status_code == 400:
             assert answer.json()["error"]["message"]
