@@ -81,14 +81,17 @@ def gemma3_text(config: dict[str, Any]) -> ModelSpec:
 
 
 def gemma3_text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The text part of a Gemma 3 config: of "gemma3" (text and vision) the `text_config` and what stands above it."""
+    """The text part of a Gemma 3 config: of "gemma3" (text and vision) the `text_config` and what stands above it.
+
+    What the whole model says about its vocabulary and weights counts more than what its text part says.
+    """
     if config.get("model_type") != "gemma3":
         return config
     text = config.get("text_config")
     if not isinstance(text, dict):
         raise InvalidValue("text_config", text, "must be an object: it describes the language model")
     inherited = ("dtype", "torch_dtype", "eos_token_id", "bos_token_id", "tie_word_embeddings", "quantization_config")
-    above = {name: config[name] for name in inherited if config.get(name) is not None and text.get(name) is None}
+    above = {name: config[name] for name in inherited if config.get(name) is not None}
     return {**text, **above, "model_type": "gemma3_text", "architectures": config.get("architectures")}
 
 

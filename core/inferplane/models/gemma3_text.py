@@ -17,6 +17,7 @@ from inferplane.layers.loading import RenamedCheckpoint, load_parameters
 from inferplane.layers.mlp import GatedMLP
 from inferplane.layers.norm import RMSNorm
 from inferplane.layers.rotary import RotaryEmbedding
+from inferplane.log import get_logger
 from inferplane.models.describe import gemma3_text_config, rope_of
 from inferplane.models.llama import LlamaForCausalLM
 
@@ -28,12 +29,32 @@ if TYPE_CHECKING:
     from inferplane_api.checkpoint import Checkpoint
     from inferplane_api.kv import KVView
 
+logger = get_logger("models.gemma3_text")
+
 _TEXT_PREFIXES = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
     "model.language_model.": "model.",
 }
 """How checkpoints of text and vision call the language model, before and since transformers 4.52, and our names."""
+_VISION_PREFIXES = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.")
+
+
+def _text_part(checkpoint: Checkpoint) -> Checkpoint:
+    """The language model of a checkpoint of text and vision, under the names that it has alone."""
+    names = list(checkpoint.names())
+    if not any(name.startswith(tuple(_TEXT_PREFIXES)) for name in names):
+        return checkpoint
+    renamed = {_text_name(name): name for name in names if not name.startswith(_VISION_PREFIXES)}
+    logger.info("text only: %d tensors of the vision part are not read", len(names) - len(renamed))
+    return RenamedCheckpoint(checkpoint, renamed)
+
+
+def _text_name(name: str) -> str:
+    for prefix, replacement in _TEXT_PREFIXES.items():
+        if name.startswith(prefix):
+            return replacement + name.removeprefix(prefix)
+    return name
 
 
 def _norm(context: ModelContext, name: str, size: int) -> RMSNorm:
@@ -115,16 +136,7 @@ class Gemma3ForCausalLM(Layer):
 
         Raises InferplaneError naming tensors that are missing, unexpected or misshapen.
         """
-        text_names = {
-            name.replace(prefix, replacement, 1): name
-            for name in checkpoint.names()
-            for prefix, replacement in _TEXT_PREFIXES.items()
-            if name.startswith(prefix)
-        }
-        if text_names:
-            text_names.update({name: name for name in checkpoint.names() if name.startswith("lm_head.")})
-            checkpoint = RenamedCheckpoint(checkpoint, text_names)
-        load_parameters(self, checkpoint)
+        load_parameters(self, _text_part(checkpoint))
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
         """The step's hidden states after the last norm, [T, hidden]."""

@@ -58,7 +58,7 @@ class LlamaBlock(Layer):
         self.self_attn = self_attn
         self.post_attention_layernorm = RMSNorm(context, f"{name}.post_attention_layernorm", hidden, eps)
         self.mlp = GatedMLP(
-            context, f"{name}.mlp", config.get("hidden_act", "silu"), bias=config.get("mlp_bias", False)
+            context, f"{name}.mlp", config.get("hidden_act") or "silu", bias=config.get("mlp_bias", False)
         )
 
     def __call__(

@@ -99,12 +99,13 @@ def test_text_and_vision_gemma3_is_read_by_its_text_part() -> None:
     assert spec.architecture == "Gemma3ForConditionalGeneration"
 
 
-def test_top_level_fields_count_where_the_text_part_has_none() -> None:
-    spec = model_spec(
-        {"model_type": "gemma3", "eos_token_id": [1, 106], "torch_dtype": "float16", "text_config": SMALL}
-    )
-    assert spec.eos_token_ids == (1, 106)
-    assert spec.dtype == "float16"
+def test_what_the_whole_model_says_counts_more_than_its_text_part() -> None:
+    text = {**SMALL, "eos_token_id": 1, "tie_word_embeddings": False, "dtype": "float32"}
+    above = {"eos_token_id": [1, 106], "tie_word_embeddings": True, "torch_dtype": None, "dtype": "float16"}
+    spec = model_spec({"model_type": "gemma3", **above, "text_config": text})
+    assert (spec.eos_token_ids, spec.tie_word_embeddings, spec.dtype) == ((1, 106), True, "float16")
+    spec = model_spec({"model_type": "gemma3", "text_config": text})
+    assert (spec.eos_token_ids, spec.tie_word_embeddings, spec.dtype) == ((1,), False, "float32")
 
 
 @pytest.mark.parametrize(
