@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
+
 Progress = "Callable[[str, float], None] | None"
 
 
@@ -120,6 +123,8 @@ async def _serve(planned: Planned, listener: socket.socket, started: float) -> i
         # The engine loads its weights meanwhile.
         service, app = await asyncio.to_thread(_front_end, planned, client)
         await client.ready()
+        # A client that reads the ready line may connect at once: the system queues it until the server accepts.
+        listener.listen(BACKLOG)
         _print_ready(service, client, listener, time.perf_counter() - started)
         await _run_server(app, listener, server_config.shutdown_timeout, server_config.log_level)
     finally:
@@ -143,6 +148,7 @@ async def _run_server(app: FastAPI, listener: socket.socket, timeout: float, log
         access_log=log_level == "debug",
         timeout_graceful_shutdown=int(timeout),
         lifespan="on",
+        backlog=BACKLOG,
     )
     await uvicorn.Server(settings).serve(sockets=[listener])
 
