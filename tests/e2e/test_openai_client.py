@@ -72,7 +72,8 @@ class Server:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        self.log += [line.rstrip() for line in self.process.stderr]
+        for line in self.process.stderr:
+            self.log.append(line.rstrip())
 
     def client(self, key: str = KEY) -> openai.OpenAI:
         return openai.OpenAI(base_url=self.url, api_key=key, max_retries=0, timeout=30)
