@@ -185,10 +185,9 @@ def _mark_end(message: dict[str, Any]) -> None:
     content = message["content"]
     if isinstance(content, str):
         message["content"] = content + _CONTINUE
-    elif content:
-        content[-1] = {**content[-1], "text": content[-1]["text"] + _CONTINUE}
     else:
-        message["content"] = [{"type": "text", "text": _CONTINUE}]
+        last = content.pop() if content else {"type": "text", "text": ""}
+        content.append({**last, "text": last["text"] + _CONTINUE})
 
 
 def _cut_at_mark(text: str) -> str:

@@ -75,7 +75,7 @@ def _message(
     elif not isinstance(content, str):
         raise InvalidValue(f"{field}.content", type(content).__name__, "must be text or a list of parts")
     if content_format == "openai" and isinstance(content, str) and not keep_text:
-        content = [{"type": "text", "text": content}] if content else []
+        content = [{"type": "text", "text": content}]
     result["content"] = content
     if isinstance(calls := result.get("tool_calls"), list):
         result["tool_calls"] = [_tool_call(call) for call in calls]

@@ -1,0 +1,67 @@
+"""Hostile templates end soon, with an error for the client."""
+
+from __future__ import annotations
+
+import pytest
+
+from inferplane.errors import InvalidValue
+from inferplane.text import chat_template
+from inferplane.text.chat_template import ChatTemplate
+
+DOUBLING = "{%% set n = namespace(s='xxxxxxxx') %%}{%% for i in range(60) %%}{%% set n.s = %s %%}{%% endfor %%}"
+GRID = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (GRID, "too long"),
+        ("{% macro f(n) %}{% for i in range(2) %}{{ f(n - 1) if n }}{% endfor %}{% endmacro %}{{ f(60) }}", "too long"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{% for i in range(10**6) %}{% endfor %}", "Range too big"),
+        ("{% for i in range(90000) %}{{ 'x' * 90000 }}{% endfor %}", "too long"),
+        (DOUBLING % "n.s + n.s", "larger than"),
+        (DOUBLING % "n.s ~ n.s", "larger than"),
+        (DOUBLING % "[n.s, n.s] | join", "larger than"),
+        (DOUBLING % "'%s%s' % (n.s, n.s)", "larger than"),
+        (DOUBLING % "'{0}{0}'.format(n.s)", "larger than"),
+        (DOUBLING % "''.join([n.s, n.s])", "larger than"),
+        (DOUBLING % "n.s | replace('x', 'xx')", "larger than"),
+        (DOUBLING % "n.s.replace('x', 'xx')", "larger than"),
+        ("{{ 'x' * 10**9 }}", "larger than"),
+        ("{{ [0] * 10**9 }}", "larger than"),
+        ("{{ 9 ** 9 ** 9 }}", "number is above"),
+        ("{{ 'x'.ljust(10**9) }}", "number is above"),
+        ("{{ 'x' | center(10**9) }}", "number is above"),
+        ("{{ '%999999999d' % 1 }}", "wide field"),
+        ("{{ '{:999999999}'.format(1) }}", "wide field"),
+        ("{{ [[1], [2]] | sum(start=[]) }}", "numbers only"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{{ cycler.__init__.__globals__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{{ messages[0].a.b }}", "no attribute"),
+        ("{{ 1 / 0 }}", "division by zero"),
+    ],
+)
+def test_refused(source: str, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "RENDER_SECONDS", 0.2 if problem == "too long" else 60.0)
+    template = ChatTemplate(source)
+    with pytest.raises(InvalidValue, match=problem) as caught:
+        template.render([{"role": "user", "content": "x"}])
+    assert caught.value.field == "messages"
+
+
+def test_ordinary_work_is_not_refused() -> None:
+    source = (
+        "{% for i in range(1000) %}{{ '%05d' % i }}{{ 'ab' * 3 }}{{ 2 ** 10 }}{{ [1, 2] | sum }}"
+        "{{ '-'.join(['a', 'b']) }}{{ 'x' | center(3) }}{{ 'a' ~ 1 }}{{ '{:>4}'.format(i) }}{% endfor %}"
+    )
+    text = ChatTemplate(source).render([{"role": "user", "content": "x"}])
+    assert text.startswith("00000ababab10243a-b x a1   0")
+    assert len(text) > 20_000
+
+
+def test_the_deadline_cannot_be_set_by_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "RENDER_SECONDS", 0.1)
+    with pytest.raises(InvalidValue, match="too long"):
+        ChatTemplate(GRID).render([{"role": "user", "content": "x"}], **{"render deadline": 1e18})
