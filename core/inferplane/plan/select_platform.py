@@ -132,8 +132,11 @@ def _refuse_nothing(situation: Situation) -> NoReturn:
     lines = [explain_state(found) for found in situation.platforms if found.tier > 0]
     packages = missing_packages(situation)
     lines += [f"{known.label} is visible, {known.package} is not installed" for known in packages]
-    if not situation.is_installed(situation.hardware.any_host.package):
-        packages = [*packages, situation.hardware.any_host]
+    fallback = situation.hardware.any_host
+    if not situation.is_installed(fallback.package):
+        packages = [*packages, fallback]
+    elif all(found.distribution != fallback.package for found in situation.platforms):
+        lines.append(f"{fallback.package} is installed and left out by --plugins or --disable-plugins")
     remedy = " or ".join(f"pip install {known.package}" for known in packages)
     raise InferplaneError(
         f"no platform can run on this host: {'; '.join(lines) or 'no platform plugin is installed'}",
@@ -169,7 +172,10 @@ def _deserves_warning(found: FoundPlatform, best: int) -> bool:
 
 def _warning(found: FoundPlatform) -> str:
     where = "" if found.on_host else " (its hardware was not seen on this host)"
-    return f"{explain_state(found)}{where}"
+    repair = ""
+    if found.state in _FAILED:
+        repair = f"; remedy: {_remedy(found, ())}; or leave it out with --disable-plugins {found.distribution}"
+    return f"{explain_state(found)}{where}{repair}"
 
 
 def _suggestion(known: KnownHardware) -> str:
