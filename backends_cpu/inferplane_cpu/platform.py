@@ -123,11 +123,19 @@ class CPUPlatform:
 
 
 def usable_threads(mount: Path = cgroup.MOUNT, membership: Path = cgroup.MEMBERSHIP) -> int:
-    """Processors of the affinity mask, no more than the quota (rounded up) and the physical cores."""
+    """Processors of the affinity mask, no more than the quota (rounded up), the physical cores and OMP_NUM_THREADS.
+
+    The variable is how every program on the host is told to share it; two processes whose threads wait for each other
+    by spinning on the same processors are far slower than either alone.
+    """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limits = [allowed, psutil.cpu_count(logical=False) or allowed]
     quota = cgroup.cpu_quota(mount, membership)
-    cores = psutil.cpu_count(logical=False) or allowed
-    limits = [allowed, cores] if quota is None else [allowed, cores, math.ceil(quota)]
+    if quota is not None:
+        limits.append(math.ceil(quota))
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal():
+        limits.append(int(asked))
     return max(1, min(limits))
 
 
