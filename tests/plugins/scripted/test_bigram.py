@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from inferplane_scripted.checkpoint import VOCAB_SIZE, write_checkpoint
 
 from inferplane import LLM, SamplingParams
+from inferplane_scripted.checkpoint import VOCAB_SIZE, write_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
