@@ -1,1 +1,1 @@
-"""TODO."""
+"""The reference platform and its parts: slow, right, and always there. Registered like any plugin."""

@@ -82,8 +82,13 @@ def explain_state(found: FoundPlatform) -> str:
     return f"platform {found.name!r} of {found.distribution} {found.version} is {found.state.value}: {reasons}"
 
 
+def left_out(known: KnownHardware) -> str:
+    """What to say of a package that is installed and whose platform was not discovered."""
+    return f"installed ({known.package}) and left out by --plugins, INFERPLANE_PLUGINS or --disable-plugins"
+
+
 def _select_requested(situation: Situation, requested: str) -> PlatformChoice:
-    found = next((found for found in situation.platforms if found.name == requested.lower()), None)
+    found = next((found for found in situation.platforms if found.name.lower() == requested.lower()), None)
     if found is None:
         _refuse_unknown(situation, requested)
     if found.state is not ProbeState.PRESENT:
@@ -105,6 +110,10 @@ def _refuse_unknown(situation: Situation, requested: str) -> NoReturn:
             f"platform {requested!r} is not installed{visible}",
             code="platform.not_installed",
             remedy=f"pip install {known.package}",
+        )
+    if known is not None and all(found.distribution != known.package for found in situation.platforms):
+        raise InferplaneError(
+            f"platform {requested!r} is {left_out(known)}", code="platform.left_out", remedy="allow it there"
         )
     near = difflib.get_close_matches(requested.lower(), names, n=1)
     hint = f"did you mean --platform {near[0]}?" if near else "install its package; `inferplane plugins` lists them"
@@ -136,7 +145,7 @@ def _refuse_nothing(situation: Situation) -> NoReturn:
     if not situation.is_installed(fallback.package):
         packages = [*packages, fallback]
     elif all(found.distribution != fallback.package for found in situation.platforms):
-        lines.append(f"{fallback.package} is installed and left out by --plugins or --disable-plugins")
+        lines.append(f"platform {fallback.platform!r} is {left_out(fallback)}")
     remedy = " or ".join(f"pip install {known.package}" for known in packages)
     raise InferplaneError(
         f"no platform can run on this host: {'; '.join(lines) or 'no platform plugin is installed'}",

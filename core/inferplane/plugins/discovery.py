@@ -251,15 +251,26 @@ def _inspect_all(entries: list[PluginEntry], host: HostInfo, timeout: float) -> 
     for entry in entries:
         groups.setdefault(entry.distribution, []).append(entry)
     results: dict[str, Inspection] = {}
+    failures: list[OSError] = []
 
     def run(name: str) -> None:
-        results[name] = inspect_distribution(groups[name], host, timeout)
+        try:
+            results[name] = inspect_distribution(groups[name], host, timeout)
+        except OSError as error:  # the host cannot start another process: nobody's plugin is at fault
+            failures.append(error)
 
     threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in groups]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    if failures:
+        for inspection in results.values():
+            if inspection.worker is not None:
+                inspection.worker.close()
+        message = f"cannot start a process to inspect plugins: {failures[0]}"
+        remedy = "raise the limits on processes and memory"
+        raise InferplaneError(message, code="plugin.process", remedy=remedy) from failures[0]
     return [results[name] for name in groups]
 
 

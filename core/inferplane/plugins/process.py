@@ -20,6 +20,9 @@ from inferplane_api.spec import Reason
 
 _STDERR_TAIL = 4096
 
+_EXIT_SECONDS = 1.0
+"""Between the end of a child's answers and its own."""
+
 
 class Replies(NamedTuple):
     """What came back for one request; with a failure, what came before it."""
@@ -60,14 +63,18 @@ class ChildWorker:
     def __init__(self) -> None:
         # A file, not a pipe: a plugin that logs without end must not block on us.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "inferplane.plugins.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            env=_environment(),
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "inferplane.plugins.child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env=_environment(),
+                start_new_session=True,
+            )
+        except OSError:
+            self._stderr.close()
+            raise
         self._failure: Reason | None = None
         self._buffer = bytearray()
         self._decoder = msgspec.msgpack.Decoder(Reply)
@@ -129,7 +136,10 @@ class ChildWorker:
         return taken
 
     def _died(self) -> Reason:
-        code = self._process.wait()
+        try:
+            code = self._process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            return Reason(code="plugin.noise", hint="it closed the channel of its answers, went on and was killed")
         how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit status {code}"
         self._stderr.seek(max(os.fstat(self._stderr.fileno()).st_size - _STDERR_TAIL, 0))
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()

@@ -170,6 +170,14 @@ TABLE = [
         {"reference": "reference"},
     ),
     Row(
+        "switched off",
+        (REFERENCE,),
+        NO_BUS,
+        ("inferplane-cpu",),
+        ["no platform can run", "platform 'cpu' is installed (inferplane-cpu) and left out by --plugins"],
+        {"cpu": ["platform 'cpu' is installed (inferplane-cpu) and left out by --plugins", "allow it"]},
+    ),
+    Row(
         "unknown name",
         (CPU, acme("PRESENT")),
         NO_BUS,

@@ -81,6 +81,7 @@ def test_core_brings_the_reference_platform(host: HostInfo) -> None:
         ("print('fatal: no firmware', file=sys.stderr, flush=True); os._exit(3)", "plugin.crashed", "exit status 3"),
         ("print('fatal: no firmware', file=sys.stderr, flush=True); os._exit(3)", "plugin.crashed", "no firmware"),
         ("sys.exit('done')", "probe.raised", "SystemExit: done"),
+        ("os.closerange(3, 64); time.sleep(60)", "plugin.noise", "closed the channel"),
         ("return None", "probe.raised", "expected ProbeResult, got NoneType"),
         ("return ProbeResult(state=ProbeState.PRESENT)", "probe.result", "without a device"),
         ("return ProbeResult(state='MAYBE')", "probe.result", "MAYBE"),
@@ -451,6 +452,20 @@ def test_a_variable_of_a_plugin_that_was_not_read_is_a_warning(write_platform: W
     write_platform("acme-npu", HEALTHY)
     with discover(host, config(deny=("acme-npu",)), environ={"INFERPLANE_ACME_POWER": "9"}) as discovery:
         assert [(problem.level, problem.code) for problem in discovery.problems] == [("warning", "variable.unknown")]
+
+
+def test_a_host_that_cannot_start_processes_says_so(
+    write_platform: Write, host: HostInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_platform("acme-npu", HEALTHY)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(InferplaneError, match=r"cannot start a process.*temporarily unavailable") as caught:
+        discover(host, config("acme-npu"), environ={})
+    assert caught.value.remedy
 
 
 @pytest.mark.parametrize(
