@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
@@ -178,6 +179,17 @@ async def test_the_async_client(server: Server) -> None:
         assert whole.choices[0].message.content == "Hello world!"
         stream = await client.completions.create(model="tiny", prompt="Hi", stream=True)
         assert "".join([chunk.choices[0].text async for chunk in stream]) == "Hello world!"
+
+
+async def test_many_streams_at_once(server: Server) -> None:
+    async def one(client: openai.AsyncOpenAI, start: int) -> str:
+        prompt = [start, 99]
+        stream = await client.completions.create(model="tiny", prompt=prompt, max_tokens=30, stream=True)
+        return "".join([chunk.choices[0].text async for chunk in stream])
+
+    async with openai.AsyncOpenAI(base_url=server.url, api_key=KEY, max_retries=0) as client:
+        texts = await asyncio.gather(*(one(client, start) for start in range(40)))
+    assert texts == ["Hello world!"] * 40
 
 
 def test_completions_of_every_prompt_form(client: openai.OpenAI) -> None:

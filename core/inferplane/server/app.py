@@ -12,7 +12,7 @@ from inferplane import __version__
 from inferplane.errors import InferplaneError
 from inferplane.metrics import CONTENT_TYPE
 from inferplane.server import health, models
-from inferplane.server.body import parse_body, read_body, read_raw
+from inferplane.server.body import has_field, parse_body, read_body, read_raw
 from inferplane.server.chat import create_chat_completion
 from inferplane.server.completions import create_completion
 from inferplane.server.context import ServerContext
@@ -80,7 +80,7 @@ def _add_text_routes(app: FastAPI, context: ServerContext) -> None:
     @app.post("/tokenize", openapi_extra=_documented(TokenizeBody, TokenizeChatBody))
     async def tokenize_route(request: Request) -> Response:
         raw = await read_raw(request)
-        kind: type[TokenizeBody | TokenizeChatBody] = TokenizeChatBody if b'"messages"' in raw else TokenizeBody
+        kind: type[TokenizeBody | TokenizeChatBody] = TokenizeChatBody if has_field(raw, "messages") else TokenizeBody
         return _json(await tokenize(context, parse_body(raw, kind, request.url.path, context.warned)))
 
     @app.post("/detokenize", openapi_extra=_documented(DetokenizeBody))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
@@ -61,6 +62,15 @@ async def read_raw(request: Request) -> bytes:
     except ClientDisconnect:
         raise ApiError(CLIENT_CLOSED, "the client left", code="client_closed") from None
     return b"".join(parts)
+
+
+def has_field(raw: bytes, name: str) -> bool:
+    """True for an object with the field; False for what is no JSON object, which `parse_body` refuses."""
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return isinstance(value, dict) and name in value
 
 
 def _first_problem(error: ValidationError) -> ApiError:

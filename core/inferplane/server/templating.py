@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from inferplane.server.schema import Conversation, Message
 
 _RESERVED = frozenset(
-    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"}
+    {"self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template"}
 )
 """Names that template variables of a request may not take."""
 

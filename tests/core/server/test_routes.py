@@ -87,6 +87,11 @@ async def test_tokenize_and_back(server: Any) -> None:
     assert back.json() == {"prompt": "Hé<|im_end|>"}
 
 
+async def test_a_prompt_may_be_the_name_of_a_field(server: Any) -> None:
+    answer = await server.http.post("/tokenize", json={"prompt": "messages"})
+    assert bytes(answer.json()["tokens"]) == b"messages"
+
+
 async def test_tokenize_a_conversation(server: Any) -> None:
     messages = [{"role": "user", "content": "a"}]
     with_prompt = (await server.http.post("/tokenize", json={"messages": messages})).json()

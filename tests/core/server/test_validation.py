@@ -110,6 +110,7 @@ CHAT = [
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"chat_template": "x"}, "chat_template"),
     ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs"),
     ({"documents": "x"}, "documents"),
 ]
 
