@@ -1,4 +1,4 @@
-"""The scheduler through 100,000 random steps: arrivals, aborts, preemptions, failures, salts, shared prefixes, hybrid groups."""
+"""100,000 random steps: arrivals, aborts, preemptions, failures, salts, shared prefixes, hybrid groups."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import random
 import subprocess
 import sys
 
-STEPS = 100_000
+import pytest
 
 
-def test_a_hundred_thousand_random_steps_leave_the_pool_as_it_was(lab):
+@pytest.mark.parametrize(("num_steps", "memory"), [(4_000, True), (100_000, False)])
+def test_random_steps_leave_the_pool_as_it_was(lab, num_steps, memory):
+    """The short run checks every page that is read; the long one the tokens, which go wrong with the positions."""
     dice = random.Random(2)
     harness = lab.Harness(
         num_pages=40,
+        memory=memory,
         groups=[(4, None), (8, 11), (4, 5)],
         max_model_len=48,
         max_num_batched_tokens=24,
@@ -27,7 +30,7 @@ def test_a_hundred_thousand_random_steps_leave_the_pool_as_it_was(lab):
     results = {"stop": 0, "length": 0, "abort": 0, "error": 0}
     outputs: dict[str, list[int]] = {}
     number = 0
-    for step in range(STEPS):
+    for step in range(num_steps):
         if len(alive) < 12 and dice.random() < 0.4:
             number += 1
             request = lab.request(
@@ -43,7 +46,7 @@ def test_a_hundred_thousand_random_steps_leave_the_pool_as_it_was(lab):
             engine.submit(request)
         if alive and dice.random() < 0.02:
             engine.abort("client", [dice.choice(list(alive))])
-        if dice.random() < 0.001:
+        if dice.random() < 0.002:
             call = dice.choice(["launch", "sample", "collect"])
             runner.failures = {(call, runner.plans[-1].step_id + 2 if runner.plans else 2): RuntimeError("planned")}
         runner.plans = runner.plans[-1:]
@@ -66,10 +69,10 @@ def test_a_hundred_thousand_random_steps_leave_the_pool_as_it_was(lab):
     harness.check_idle()
     assert not alive
     assert not runner.in_flight
-    assert min(results.values()) > 50
+    assert min(results.values()) > num_steps // 2_000
     stats = engine.stats()
-    assert stats.num_preemptions > 500
-    assert stats.prefix_cache_hits > 10_000
+    assert stats.num_preemptions > num_steps // 200
+    assert stats.prefix_cache_hits > num_steps // 10
 
 
 def test_the_engine_imports_no_torch():

@@ -44,6 +44,21 @@ def test_abort_of_a_preempted_request(lab):
     assert harness.result("high") == lab.expected(high, 64)
 
 
+@pytest.mark.parametrize("depth", [2, 3])
+def test_a_preempted_request_resumes_only_when_all_its_tokens_are_known(lab, depth):
+    harness = lab.Harness(policy="priority", max_num_seqs=1, depth=depth)
+    low = lab.request("low", PROMPT, max_tokens=20, ignore_eos=True, priority=2)
+    harness.submit(low)
+    for _ in range(5):
+        harness.step()
+    harness.submit(lab.request("high", [4, 4], max_tokens=4, ignore_eos=True))
+    harness.step()
+    harness.engine.abort("client", ["high"])
+    harness.run()
+    assert harness.result("low") == lab.expected(low, 64)
+    assert harness.engine.stats().num_preemptions == 1
+
+
 def test_many_aborted_while_waiting_leave_nothing_behind(lab):
     harness = lab.Harness(max_num_seqs=1)
     harness.submit(*(lab.request(f"r{i}", [1, 2], max_tokens=2) for i in range(500)))

@@ -89,7 +89,7 @@ def test_every_offset_of_a_shared_prefix_hits_what_it_may(lab, groups):
         harness = lab.Harness(groups=groups, block_size=2, num_pages=200)
         harness.submit(lab.request("first", base, max_tokens=1))
         harness.run()
-        other = base[:shared] + [9] + base[shared + 1 :]
+        other = [*base[:shared], 9, *base[shared + 1 :]]
         harness.submit(lab.request("second", other, max_tokens=4, ignore_eos=True))
         harness.run()
         cached = harness.outcomes["second"].deltas[0].num_cached_tokens
