@@ -111,3 +111,11 @@ def test_layers_in_the_architecture_are_the_contract() -> None:
     contract = next(c for c in settings["tool"]["importlinter"]["contracts"] if c["id"] == "core")
     shown = re.search(r"    cli > .*?log\n", text_of(REPOSITORY / "ARCHITECTURE.md"), re.DOTALL)[0]
     assert [layer.strip() for layer in " ".join(shown.split()).split(">")] == contract["layers"]
+
+
+def test_every_route_is_documented_and_exists() -> None:
+    source = text_of(REPOSITORY / "core" / "inferplane" / "server" / "app.py")
+    routes = set(re.findall(r'@app\.(?:get|post)\("([^"{]+?)/?(?:\{|")', source))
+    table = text_of(DOCS / "serving.md").partition("## Endpoints")[2].partition("\n\n")[2].partition("\n\n")[0]
+    documented = {path.rpartition(" ")[2].partition("/{")[0] for path in re.findall(r"`([^`]*/[^`]*)`", table)}
+    assert documented == routes | {"/docs", "/openapi.json"}
