@@ -53,13 +53,15 @@ def make_plan(config: Config, *, weights: bool = True) -> Planned:
     with ThreadPoolExecutor(1) as pool:
         searching = pool.submit(lambda: discover(collect_host(), config.platform))
         try:
-            files = resolve_source(config.model)
-            timeline.mark("source")
-        finally:
-            discovery = searching.result()
+            files = resolve_source(config.model, weights=weights)
+        except BaseException:
+            searching.result().close()
+            raise
+        timeline.mark("source")
+        discovery = searching.result()
         timeline.mark("probe")
     try:
-        card, format_id = read_card(files.path, discovery.formats, config.model)
+        card, format_id = read_card(files.path, discovery.formats, config.model, weights=weights)
         timeline.mark("card")
         # A type is a plugin's or the core's own; `resolve` refuses one that is both.
         model = discovery.describe(str(card.config.get("model_type", "")), card.config) or model_spec(card.config)
