@@ -1,4 +1,4 @@
-"""Host cost of planning and confirming a decode step, without a device: prints JSON, microseconds per sequence and step.
+"""Host cost of planning and confirming a decode step, without a device: JSON, microseconds per sequence and step.
 
     python benchmarks/scheduler.py [--steps 400] [--repeat 3]
 

@@ -33,7 +33,8 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     step_id: int
     removed: list[int] = []
-    """Slots whose request left (finished, aborted, preempted). Applied before `added`."""
+    """Slots whose request left (finished, aborted, preempted). Applied before `added`. After a step that failed, a slot
+    may be named again: removing what is not there does nothing."""
     added: list[NewRequest] = []
     page_slots: list[int] = []
     page_groups: list[int] = []
@@ -46,7 +47,8 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
     starts: list[int] = []
     counts: list[int] = []
     """Three parallel columns, a row each: compute tokens [start, start + count) of the request in the slot.
-    A token beyond the known ones is the one that the preceding launched step sampled for the slot."""
+    A token beyond the known ones is the one that the newest launched step with a row of the slot sampled for it; a slot
+    may sit out steps between the two."""
     sample_rows: list[int] = []
     """Rows (indices into `slots`, ascending) whose last token's logits are sampled."""
     draft_tokens: list[list[int]] | None = None

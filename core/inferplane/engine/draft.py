@@ -27,9 +27,10 @@ class Draft:
 
     __slots__ = ("added", "budget", "chunks", "columns", "kind", "rows", "singles", "slots", "starts", "step_id")
 
-    def __init__(self, step_id: int, budget: int) -> None:
+    def __init__(self, step_id: int) -> None:
         self.step_id = step_id
-        self.budget = budget
+        self.budget = 0
+        """Tokens that may still be added; the planner sets it."""
         self.kind = Rows.ANY
         self.columns = PageColumns()
         self.added: list[NewRequest] = []

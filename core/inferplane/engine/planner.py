@@ -62,7 +62,7 @@ class Planner:
         run, so that the engine goes on."""
         self._oldest_flight = oldest_flight
         self._running.compact()
-        draft = Draft(step_id, self._limits.max_tokens)
+        draft = Draft(step_id)
         if self._limits.by_priority:
             self._preempt_for_head()
         self._fill(draft)
@@ -71,6 +71,7 @@ class Planner:
         return draft
 
     def _fill(self, draft: Draft) -> None:
+        draft.budget = self._limits.max_tokens
         if self._limits.mixed_steps:
             self._plan_decodes(draft)
             self._plan_prompts(draft)
