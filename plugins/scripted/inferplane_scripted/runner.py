@@ -83,7 +83,7 @@ class ScriptedRunner:
         if plan.draft_tokens:
             raise InferplaneError("the scripted runner verifies no draft tokens", code="scripted.drafts")
         for slot in plan.removed:
-            del self._slots[slot]
+            self._slots.pop(slot, None)
         for new in plan.added:
             if new.slot in self._slots:
                 raise InferplaneError(f"slot {new.slot} is taken", code="scripted.plan")

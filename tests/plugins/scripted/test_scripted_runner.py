@@ -184,3 +184,11 @@ def test_the_platform_is_never_automatic_and_imports_no_torch() -> None:
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_slot_may_be_removed_again_after_a_failed_step(tmp_path: Path) -> None:
+    runner = make_runner(tmp_path, {"faults": [{"kind": "raise", "step": 1}]})
+    with pytest.raises(InferplaneError):
+        step(runner, **one(0, 1, added=[new(0, [4])]))
+    assert step(runner, removed=[0]).tokens == []
+    assert step(runner, **one(0, 1, removed=[0], added=[new(0, [4])])).tokens != []
