@@ -79,10 +79,11 @@ def list_entry_points() -> list[PluginEntry]:
     entries: list[PluginEntry] = []
     seen: set[str] = set()
     for distribution in _plugin_distributions():
-        name = canonicalize_name(distribution.metadata["Name"])
+        metadata = distribution.metadata
+        name = canonicalize_name(metadata["Name"])
         if name not in seen:
             seen.add(name)
-            entries += _entries_of(distribution, name)
+            entries += _entries_of(distribution, name, metadata["Version"])
     return sorted(entries, key=lambda entry: (entry.group, entry.distribution, entry.name))
 
 
@@ -117,18 +118,20 @@ def _plugin_distributions() -> Iterator[Distribution]:
             yield distribution
 
 
-def _entries_of(distribution: Distribution, name: str) -> list[PluginEntry]:
+def _entries_of(distribution: Distribution, name: str, version: str) -> list[PluginEntry]:
     requirements = distribution.requires or []
+    api_range, torch_range = _range_of(requirements, API), _range_of(requirements, "torch")
+    location = str(distribution.locate_file(""))
     return [
         PluginEntry(
             group=point.group,
             name=point.name,
             value=point.value,
             distribution=name,
-            version=distribution.version,
-            api_range=_range_of(requirements, API),
-            torch_range=_range_of(requirements, "torch"),
-            location=str(distribution.locate_file("")),
+            version=version,
+            api_range=api_range,
+            torch_range=torch_range,
+            location=location,
         )
         for point in distribution.entry_points
         if point.group.startswith(PREFIX)
@@ -139,6 +142,9 @@ def _range_of(requirements: list[str], name: str) -> str | None:
     """The specifiers of all unconditional requirements on `name`, joined; None when there is none."""
     found: list[str] = []
     for text in requirements:
+        # Parsing is slow, and most requirements are on something else.
+        if not canonicalize_name(text).startswith(name):
+            continue
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
