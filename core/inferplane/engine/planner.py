@@ -180,8 +180,7 @@ class Planner:
             return False
         if not draft.takes(count):
             return False
-        reserve = min(len(self._running), self._pool.num_pages // _RESERVE_SHARE)
-        if self._tables.need_to_start(head, hit) + reserve > self._pool.num_free:
+        if self._tables.need_to_start(head, hit) + self._reserve(head) > self._pool.num_free:
             self._blocked = (head, self._pool.num_free)
             return False
         self._tables.adopt(head, hit)
@@ -209,7 +208,7 @@ class Planner:
                 num_prompt_tokens=request.num_prompt,
                 params=message.params,
                 seed=message.seed,
-                eos_token_ids=message.eos_token_ids,
+                eos_token_ids=() if message.params.ignore_eos else message.eos_token_ids,
             )
         )
         self._tables.put_adopted(request, hit, draft.columns)
@@ -219,6 +218,13 @@ class Planner:
         if self._prefix is None or request.prompt_logprobs is not None:
             return self._tables.no_hit()
         return self._prefix.find(request, len(request.tokens) - 1)
+
+    def _reserve(self, head: RequestState) -> int:
+        """Pages kept back for older requests, whose next tokens would otherwise preempt this one at once."""
+        last = self._running.last()
+        if last is None or last.order > head.order:
+            return 0
+        return min(len(self._running), self._pool.num_pages // _RESERVE_SHARE)
 
     def _at_partial_limit(self) -> bool:
         return len(self._running.prefilling) >= self._limits.max_partial_prefills

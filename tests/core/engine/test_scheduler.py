@@ -126,6 +126,32 @@ def test_an_urgent_prompt_overtakes_a_long_one_in_progress(lab):
     assert len(harness.outcomes) == 2
 
 
+def test_an_urgent_request_takes_the_last_pages(lab):
+    """No page is kept back for requests that go behind it."""
+    harness = lab.Harness(
+        policy="priority", num_pages=201, max_model_len=800, max_num_batched_tokens=800, depth=1, prefix_caching=False
+    )
+    harness.submit(lab.request("low", long_prompt(4 * 190 - 2), max_tokens=9, ignore_eos=True, priority=1))
+    harness.step()
+    assert harness.scheduler.pool.num_free == 10
+    urgent = lab.request("urgent", long_prompt(40, 2), max_tokens=1)
+    harness.submit(urgent)
+    harness.step()
+    assert harness.result("urgent") == lab.expected(urgent, 800)
+    assert harness.engine.stats().num_preemptions == 0
+
+
+def test_a_later_request_leaves_pages_to_those_before_it(lab):
+    harness = lab.Harness(num_pages=201, max_model_len=800, max_num_batched_tokens=800, depth=1, prefix_caching=False)
+    harness.submit(lab.request("first", long_prompt(4 * 190 - 2), max_tokens=3, ignore_eos=True))
+    harness.step()
+    harness.submit(lab.request("second", long_prompt(40, 2), max_tokens=1))
+    harness.step()
+    assert "second" not in harness.outcomes
+    harness.run()
+    assert harness.engine.stats().num_preemptions == 0
+
+
 def test_fcfs_ignores_priorities(lab):
     harness = lab.Harness(max_num_seqs=1, depth=1)
     harness.submit(lab.request("a", [1, 2], max_tokens=1), lab.request("b", [2, 2], max_tokens=1, priority=-5))
