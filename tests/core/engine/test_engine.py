@@ -120,6 +120,19 @@ def test_a_failed_step_ends_only_its_requests(lab, depth, call, at):
         assert harness.result(request.request_id) == lab.expected(request, 64)
 
 
+def test_a_slot_that_a_failed_step_was_to_remove_is_removed_by_the_next(lab):
+    harness = lab.Harness(depth=1, max_num_seqs=2)
+    harness.submit(lab.request("short", [1, 2], max_tokens=1), lab.request("fails", [1, 3], max_tokens=5))
+    harness.step()
+    harness.runner.failures["launch", 1] = RuntimeError("lost before anything was applied")
+    after = [lab.request(f"r{i}", [2, 2, i], max_tokens=3, ignore_eos=True) for i in range(2)]
+    harness.step()
+    harness.submit(*after)
+    harness.run()
+    assert harness.outcomes["fails"].last.finish_reason == "error"
+    assert [harness.result(r.request_id) for r in after] == [lab.expected(r, 64) for r in after]
+
+
 @pytest.mark.parametrize("call", ["launch", "collect"])
 def test_pages_of_a_failed_step_are_not_hit(lab, call):
     harness = lab.Harness(depth=2)

@@ -234,13 +234,39 @@ def test_a_sliding_window_gives_pages_back(lab):
     assert [0 in plan.page_ids for plan in plans].count(True) > 5, "entries that left the window are nulled"
 
 
-def test_pages_in_quarantine_are_waited_for_instead_of_preempting(lab):
-    harness = lab.Harness(groups=[(4, None), (4, 5)], num_pages=1 + 6 + 2, max_model_len=24, depth=2)
-    request = lab.request("r", long_prompt(5), max_tokens=19, ignore_eos=True)
-    harness.submit(request)
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_pages_in_quarantine_are_waited_for_instead_of_preempting(lab, depth):
+    """Exactly the pages that two requests need, if those that left a window are used again."""
+    harness = lab.Harness(groups=[(4, None), (4, 5)], num_pages=1 + 2 * (6 + 2), max_model_len=24, depth=depth)
+    requests = [lab.request(f"r{i}", long_prompt(5, i), max_tokens=19, ignore_eos=True) for i in range(2)]
+    harness.submit(*requests)
     harness.run()
     assert harness.engine.stats().num_preemptions == 0
-    assert harness.result("r") == lab.expected(request, 24)
+    assert [harness.result(r.request_id) for r in requests] == [lab.expected(r, 24) for r in requests]
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_chunk_waits_for_quarantine_rather_than_shrinks(lab, depth):
+    harness = lab.Harness(groups=[(4, 5)], num_pages=4, max_num_batched_tokens=8, depth=depth)
+    harness.submit(lab.request("r", long_prompt(24), max_tokens=1))
+    harness.run()
+    assert [plan.counts for plan in harness.runner.plans] == [[8], [8], [8]]
+
+
+def test_an_urgent_request_waits_for_quarantine_rather_than_preempts(lab):
+    harness = lab.Harness(policy="priority", num_pages=1 + 8, max_model_len=32, depth=2, prefix_caching=False)
+    harness.submit(lab.request("done", long_prompt(12), max_tokens=3, ignore_eos=True))
+    low = lab.request("low", long_prompt(12, 2), max_tokens=3, ignore_eos=True, priority=1)
+    harness.submit(low)
+    harness.step()
+    harness.engine.abort("client", ["done"])
+    assert (harness.scheduler.pool.num_free, harness.scheduler.pool.num_quarantined) == (2, 3)
+    urgent = lab.request("urgent", long_prompt(15, 3), max_tokens=1)
+    harness.submit(urgent)
+    harness.run()
+    assert harness.engine.stats().num_preemptions == 0
+    for request in (low, urgent):
+        assert harness.result(request.request_id) == lab.expected(request, 32)
 
 
 def test_the_youngest_is_preempted_and_resumes_with_what_it_knows(lab):
