@@ -86,6 +86,12 @@ def read_header(path: Path, wanted: Callable[[str], bool] = lambda key: True) ->
         ) from error
 
 
+def _shortest(value: float) -> float:
+    """The shortest decimal that names this float32: 1e-05, where the bits as a double are 9.999999747378752e-06."""
+    candidates = (float(f"{value:.{digits}g}") for digits in range(6, 9))
+    return next((c for c in candidates if struct.pack("<f", c) == struct.pack("<f", value)), value)
+
+
 class _Walker:
     """Reads values one after the other."""
 
@@ -129,8 +135,7 @@ class _Walker:
     def _unpack(self, code: str) -> Any:
         (value,) = struct.unpack_from("<" + code, self._data, self._at)
         self._at += struct.calcsize("<" + code)
-        # The shortest decimal that names a float32: 1e-05, where the bits read as a double are 9.999999747378752e-06.
-        return float(f"{value:.8g}") if code == "f" else value
+        return _shortest(value) if code == "f" else value
 
     def _take(self, size: int) -> bytes:
         start, self._at = self._at, self._at + size
