@@ -74,7 +74,8 @@ def plan_memory(plan: Plan, free: int, max_pages: int | None, weights: int, item
         num_pages = min(num_pages, max_pages)
     needed = 1 + (len(geometry.groups) if plan.auto_max_model_len else longest)
     if num_pages < needed:
-        raise _does_not_fit(plan, num_pages, needed, free, workspace)
+        limited = max_pages is not None and num_pages == max_pages
+        raise _does_not_fit(plan, num_pages, needed, (free, workspace), limited=limited)
     pool = num_pages * geometry.page_bytes
     table = (
         MemoryRow("weights", weights, f"{plan.model.model_type}, {plan.dtype}"),
@@ -85,10 +86,13 @@ def plan_memory(plan: Plan, free: int, max_pages: int | None, weights: int, item
     return MemoryPlan(num_pages, table)
 
 
-def _does_not_fit(plan: Plan, num_pages: int, needed: int, free: int, workspace: int) -> InferplaneError:
+def _does_not_fit(
+    plan: Plan, num_pages: int, needed: int, measured: tuple[int, int], *, limited: bool
+) -> InferplaneError:
+    free, workspace = measured
     page_bytes = plan.geometry.page_bytes
     length = "one page per KV group" if plan.auto_max_model_len else f"max_model_len={plan.limits.max_model_len}"
-    if plan.max_pages is not None and num_pages >= plan.max_pages:
+    if limited:
         remedy = "raise --num-pages-override or lower --max-model-len"
     else:
         remedy = (

@@ -142,7 +142,7 @@ class TinyScheduler:
     def run(
         self, sequences: list[Sequence], *, chunk: int = 10**6, preempt: float = 0.0, together: bool = True
     ) -> None:
-        """To the end: `chunk` is the longest prompt chunk, `preempt` the chance a step that a sequence is thrown out."""
+        """To the end: `chunk` is the longest prompt chunk, `preempt` the chance to be thrown out, a step."""
         waiting = list(sequences)
         running: list[Sequence] = []
         while waiting or running:

@@ -66,7 +66,7 @@ def test_greedy_tokens_and_logprobs_are_those_of_transformers(
 
 
 @pytest.mark.parametrize("model", MODELS)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 10**6),
     chunk=st.sampled_from([1, 3, 7, 16, 50]),
