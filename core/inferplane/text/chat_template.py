@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 RENDER_SECONDS = 10.0
 """How long one rendering may take."""
-MAX_TEMPLATE_CHARACTERS = 2**20
+MAX_TEMPLATE_CHARACTERS = 2**18
 
 _CONTINUE = "\ue000continue here\ue000 "
 """Stands at the end of a message that is to be continued; the space at its end tells whether the template strips."""

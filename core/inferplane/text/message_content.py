@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 ContentFormat = Literal["auto", "string", "openai"]
 
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names that clients send a message's reasoning under; templates read the first or, some, the second."""
+
 
 def detect_content_format(template: nodes.Template) -> Literal["string", "openai"]:
     """ "openai" for a template that goes through the parts of a message's content, else "string"."""
@@ -66,6 +69,9 @@ def _message(
     if not isinstance(message.get("role"), str):
         raise InvalidValue(f"{field}.role", message.get("role"), "must be a string")
     result = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((result[key] for key in _REASONING if key in result), None)
+    if reasoning is not None:
+        result = {"thinking": reasoning, **result, "reasoning_content": reasoning}
     content = message.get("content")
     if content is None:
         content = ""

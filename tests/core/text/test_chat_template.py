@@ -35,6 +35,7 @@ CONVERSATIONS: dict[str, list[dict[str, Any]]] = {
         {"role": "user", "content": "Why?"},
     ],
     "answered": [USER, {"role": "assistant", "content": "\nIt is {{ 7 * 7 }}."}],
+    "reasoning": [USER, {"role": "assistant", "content": "Yes.", "reasoning": "It is\nso."}],
     "wrong order": [USER, {"role": "user", "content": "Hello?"}],
     "tool": [
         {"role": "user", "content": "Weather?"},

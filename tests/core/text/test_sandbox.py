@@ -61,6 +61,13 @@ def test_ordinary_work_is_not_refused() -> None:
     assert len(text) > 20_000
 
 
+def test_a_template_that_is_too_long_or_too_deep_is_refused() -> None:
+    for source in ("x" * 300_000, "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"):
+        with pytest.raises(InvalidValue) as caught:
+            ChatTemplate(source)
+        assert caught.value.field == "chat_template"
+
+
 def test_the_deadline_cannot_be_set_by_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "RENDER_SECONDS", 0.1)
     with pytest.raises(InvalidValue, match="too long"):
