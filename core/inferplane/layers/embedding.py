@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from inferplane.layers.layer import Layer, check_shape, read_tensor
+from inferplane.layers.layer import Layer, check_shape
 from inferplane.layers.linear import pack
 from inferplane_api.quant import DENSE, Weight
 
@@ -33,7 +33,14 @@ class Embedding(Layer):
 
     def read(self, checkpoint: Checkpoint) -> None:
         """Take the table, dequantized: rows are looked up."""
-        self.weight = read_tensor(checkpoint, self.name, self._shape, self._context.dtype, self._context.device)
+        dtype, device = self._context.dtype, self._context.device
+        weight = checkpoint.weight(self.name)
+        check_shape(self.name, tuple(weight.shape), self._shape)
+        if weight.scheme.name == DENSE.name:
+            self.weight = weight.data.to(device=device, dtype=dtype, copy=True)
+        else:
+            # Unpacked straight into the model's dtype and not copied: this is the largest tensor of a small model
+            self.weight = weight.dequantize(dtype).to(device)
 
     def __call__(self, batch: StepBatch) -> torch.Tensor:
         """The step's input vectors, [T, hidden]: given embeddings where the batch masks them in (never scaled)."""
