@@ -1,14 +1,19 @@
-"""`inferplane plugins`: what is installed, from packaging metadata alone. Imports no plugin and starts no process."""
+"""`inferplane plugins`: what is installed, from packaging metadata alone, and the actions on it.
+
+Imports no plugin and starts no process.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from inferplane.cli.main import COMMANDS
+from inferplane.config.flags import Parser
 from inferplane.plan.render import Table, print_tables
 from inferplane.plugins.inventory import (
     API,
@@ -25,14 +30,25 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 
+ACTIONS = {
+    "lock": "write the lock file: name, version and hash of every installed plugin",
+}
+"""Action to its help; each is a module `inferplane.cli.plugins_<action>` with `add_arguments` and `run`."""
+
+
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser("plugins", help=COMMANDS["plugins"], description=COMMANDS["plugins"])
     parser.add_argument("--json", action="store_true", help="print a JSON array, one object an entry point")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
+    for name, text in ACTIONS.items():
+        _module(name).add_arguments(actions.add_parser(name, help=text, description=text))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the list."""
+    """Print the list, or do what the action says."""
+    if arguments.action is not None:
+        return int(_module(arguments.action).run(arguments))
     entries = list_entry_points()
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode([_as_json(entry) for entry in entries])).decode())
@@ -40,6 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
     copies = list_copies(entry.distribution for entry in entries)
     print_tables([_table(entries), *_copies_tables(copies)])
     return 0
+
+
+def _module(action: str) -> Any:
+    return import_module(f"inferplane.cli.plugins_{action}")
 
 
 def note(entry: PluginEntry) -> str:

@@ -79,6 +79,13 @@ class PlatformConfig(_Section):
         None, description="Only these plugin distributions or entry points are used."
     )
     disable_plugins: tuple[str, ...] = Field((), description="Plugins that are never used.")
+    plugins_mode: Literal["auto", "listed", "locked"] = Field(
+        "auto",
+        description="`auto`: what is installed; `listed`: only what `--plugins` names; `locked`: only the lock file's.",
+    )
+    plugins_lock: str = Field(
+        "inferplane-plugins.lock", description="The lock file of mode `locked` (see `inferplane plugins lock`)."
+    )
 
 
 class CacheConfig(_Section):

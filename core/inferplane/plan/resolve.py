@@ -24,7 +24,7 @@ from inferplane.plan.select_attention import AttentionChoice, GroupNeed, Offer, 
 from inferplane.plan.select_kernels import KernelNeed, select_linear, select_ops
 from inferplane.plan.select_platform import PlatformChoice, Situation, select_platform
 from inferplane.plan.settings import Settings, SourcedPatch
-from inferplane.plan.types import Component, Decision, OpBinding, Plan
+from inferplane.plan.types import Component, Decision, Loser, OpBinding, Plan
 from inferplane.plugins.inventory import installed
 from inferplane_api.kv import KVGeometry
 from inferplane_api.spec import AttentionRequest, DeviceInfo, PageSizes, PlatformSpec, Reason
@@ -66,7 +66,14 @@ def resolve(
     limits = choose_limits(settings, model, spec.scheduling)
     model_load, model_decision = _model_load(model, discovery, required=not spec.runner_seam)
     weights, format_decision = _checkpoint_format(format_id, discovery)
-    decisions = [platform.decision, model_decision, format_decision, dtype.decision, kv_dtype.decision]
+    decisions = [
+        _plugins(settings, discovery),
+        platform.decision,
+        model_decision,
+        format_decision,
+        dtype.decision,
+        kv_dtype.decision,
+    ]
     decisions += [*parts.decisions, *settings.decisions(), *limits.decisions]
     warnings = [*platform.warnings, *_refusals(discovery), *(problem.message for problem in discovery.problems)]
     warnings += [dtype.warning] if dtype.warning else []
@@ -101,6 +108,7 @@ def resolve(
         prefix_caching=limits.prefix_caching,
         long_prefill_token_threshold=settings.value("scheduler.long_prefill_token_threshold"),
         seed=settings.value("model.seed"),
+        plugins_mode=settings.value("platform.plugins_mode"),
         decisions=_unique(decisions),
         warnings=tuple(dict.fromkeys([*warnings, *parts.warnings])),
     )
@@ -273,6 +281,23 @@ def _checkpoint_format(format_id: str, discovery: Discovery) -> tuple[Component,
         f"checkpoint format {format_id!r} is not installed; installed: {have or 'none'}",
         code="format.unknown",
         remedy="`inferplane plugins` lists what is installed",
+    )
+
+
+def _plugins(settings: Settings, discovery: Discovery) -> Decision:
+    """Which distributions could be chosen from, and which are installed and could not."""
+    owners = sorted({f"{entry.distribution} {entry.version}" for entry in discovery.entries})
+    path = "platform.plugins_mode"
+    losers = [
+        Loser(id=f"{item.distribution} {item.version}: {', '.join(item.names)}", reasons=(item.reason,))
+        for item in discovery.left_out
+    ]
+    return Decision(
+        subject="plugins",
+        chosen=settings.value(path),
+        source=settings.source(path),
+        reason=", ".join(owners) or "none",
+        losers=tuple(losers),
     )
 
 

@@ -25,9 +25,13 @@ class KernelNeed(NamedTuple):
 
 
 def select_ops(kernels: Sequence[FoundKernel], need: KernelNeed) -> tuple[tuple[OpBinding, ...], tuple[Decision, ...]]:
-    """A provider for every op of the contract. Raises InferplaneError when an op has none."""
+    """A provider for every op that the device can have called. Raises InferplaneError when one has none."""
     bindings, decisions = [], []
     for schema in SCHEMAS.values():
+        if missing := schema.requires - need.device.features:
+            reason = f"never called on a device without {', '.join(sorted(missing))}"
+            decisions.append(Decision(subject=f"op {schema.id}", chosen="none", source="device", reason=reason))
+            continue
         candidates = [found for found in kernels if found.spec.kind == "ops" and schema.id in found.spec.ops]
         chosen, decision = _select("op", schema.id, candidates, need)
         bindings.append(OpBinding(op=schema.id, provider=component(chosen)))

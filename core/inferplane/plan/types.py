@@ -93,6 +93,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     long_prefill_token_threshold: int = 0
     max_num_partial_prefills: int = 1
     seed: int = 0
+    plugins_mode: str = "auto"
+    """"auto", "listed" or "locked"; when locked, a plugin that changes the core is an error."""
 
     decisions: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = ()

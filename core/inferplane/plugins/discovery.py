@@ -26,8 +26,8 @@ from inferplane.host.hardware import (
 )
 from inferplane.plugins.inspection import PLATFORMS, Inspected, Inspection, inspect_distribution
 from inferplane.plugins.inventory import KINDS, PluginEntry, list_entry_points
+from inferplane.plugins.modes import admit
 from inferplane.plugins.ownership import ownership_problems
-from inferplane.plugins.policy import policy_from, usable
 from inferplane.plugins.process import ChildWorker, Worker
 from inferplane.plugins.records import (
     NOT_EXPOSED,
@@ -37,6 +37,7 @@ from inferplane.plugins.records import (
     FoundKernel,
     FoundModel,
     FoundPlatform,
+    LeftOut,
     Problem,
     Refused,
 )
@@ -73,6 +74,7 @@ class Discovery:
         *,
         hardware: HardwareTable | None = None,
         entries: Iterable[PluginEntry] = (),
+        left_out: Iterable[LeftOut] = (),
         inspections: Iterable[Inspection] = (),
         timeout: float = TIMEOUT,
     ) -> None:
@@ -80,6 +82,8 @@ class Discovery:
         self.hardware = hardware or load_hardware_table()
         self.entries = tuple(entries)
         """Every usable entry point, of kinds without descriptors too."""
+        self.left_out = tuple(left_out)
+        """What is installed and may not be used."""
         self.platforms: list[FoundPlatform] = []
         self.attention: list[FoundAttention] = []
         self.kernels: list[FoundKernel] = []
@@ -226,12 +230,13 @@ def discover(
     """Inspect every installed plugin that the user's lists allow.
 
     strict=False leaves errors in `problems` for a report instead of raising the first. Raises InferplaneError for an
-    unknown name in a list, a duplicate id, an id in another distribution's namespace, an unknown INFERPLANE_* variable.
+    unknown name in a list, a lock file that does not hold, a duplicate id, an id in another distribution's namespace, an
+    unknown INFERPLANE_* variable.
     """
     everything = list_entry_points()
-    policy = policy_from(config.plugins, config.disable_plugins, environ)
-    entries = usable(everything, policy)
-    discovery = Discovery(host, entries=entries, inspections=_inspect_all(entries, host, timeout), timeout=timeout)
+    entries, left_out = admit(everything, config, environ)
+    inspections = _inspect_all(entries, host, timeout)
+    discovery = Discovery(host, entries=entries, left_out=left_out, inspections=inspections, timeout=timeout)
     discovery.problems += ownership_problems(discovery)
     discovery.problems += _unknown_groups(everything)
     unread = len(entries) < len(everything) or any(found.spec is None for found in discovery.platforms)

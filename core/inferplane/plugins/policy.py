@@ -24,6 +24,8 @@ class Policy(NamedTuple):
     deny: tuple[str, ...] = ()
     allow_field: str = "plugins"
     """Where the allow-list came from, for messages."""
+    only_listed: bool = False
+    """True: a name for one kind does not leave the other kinds alone; what is not named is not used."""
 
 
 def policy_from(plugins: Iterable[str] | None, disabled: Iterable[str], environ: Mapping[str, str]) -> Policy:
@@ -54,8 +56,13 @@ def usable(entries: Iterable[PluginEntry], policy: Policy) -> list[PluginEntry]:
         entry
         for entry in everything
         if entry.distribution == CORE
-        or (_allowed(entry, allow, policy.allow is None) and not any(name.names(entry) for name in deny))
+        or (_allowed(entry, allow, policy) and not any(name.names(entry) for name in deny))
     ]
+
+
+def is_denied(entry: PluginEntry, policy: Policy) -> bool:
+    """True when the deny-list names the entry."""
+    return any(_parse(name, "disable_plugins").names(entry) for name in policy.deny)
 
 
 class _Name(NamedTuple):
@@ -78,9 +85,11 @@ def _parse(text: str, field: str) -> _Name:
     return _Name(text, kind, name)
 
 
-def _allowed(entry: PluginEntry, allow: list[_Name], everything: bool) -> bool:
-    if everything:
+def _allowed(entry: PluginEntry, allow: list[_Name], policy: Policy) -> bool:
+    if policy.allow is None:
         return True
+    if policy.only_listed:
+        return any(name.names(entry) for name in allow)
     of_kind = [name for name in allow if name.kind == entry.kind]
     general = [name for name in allow if name.kind is None]
     if of_kind:

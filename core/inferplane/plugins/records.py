@@ -75,6 +75,16 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason
 
 
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """What is installed and may not be used: the mode or the user's lists leave it out."""
+
+    distribution: str
+    version: str
+    names: tuple[str, ...]
+    """Of its entry points, those that are left out."""
+    reason: Reason
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Something wrong with the installation or its settings: an error stops a start, a warning is logged."""
 

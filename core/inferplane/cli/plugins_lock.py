@@ -1,0 +1,25 @@
+"""`inferplane plugins lock`: writes what is installed to the lock file that `--plugins-mode locked` holds a start to."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from inferplane.plan.render import Table, print_tables
+from inferplane.plugins.inventory import list_entry_points
+from inferplane.plugins.lockfile import DEFAULT_FILE, lock_installed, write_lock
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the action's arguments."""
+    parser.add_argument("--output", type=Path, default=Path(DEFAULT_FILE), metavar="FILE", help=f"[{DEFAULT_FILE}]")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the file and show what it holds. Raises InferplaneError when it cannot be written."""
+    lock = lock_installed(list_entry_points())
+    write_lock(lock, arguments.output)
+    rows = [(plugin.name, plugin.version, plugin.of, plugin.hash) for plugin in lock.plugins]
+    title = f"Locked in {arguments.output}; start with --plugins-mode locked"
+    print_tables([Table(title, ("distribution", "version", "hash of", "hash"), rows)])
+    return 0
