@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-BACKLOG = 2048
-"""Connections that wait to be accepted."""
-
-Progress = "Callable[[str, float], None] | None"
-
 
 class Planned(NamedTuple):
     """A decided plan, before a tokenizer is loaded or an engine started."""
@@ -112,6 +107,7 @@ def serve(config: Config) -> int:
 
 async def _serve(planned: Planned, listener: socket.socket, started: float) -> int:
     from inferplane.client.process_client import ProcessClient
+    from inferplane.server.run import BACKLOG, run_app
 
     server_config = planned.config.server
     client = ProcessClient(
@@ -128,7 +124,7 @@ async def _serve(planned: Planned, listener: socket.socket, started: float) -> i
         # A client that reads the ready line may connect at once: the system queues it until the server accepts.
         listener.listen(BACKLOG)
         _print_ready(service, client, listener, time.perf_counter() - started)
-        await _run_server(app, listener, server_config.shutdown_timeout, server_config.log_level)
+        await run_app(app, listener, server_config.shutdown_timeout, server_config.log_level)
     finally:
         await client.close()
     return 0
@@ -139,20 +135,6 @@ def _front_end(planned: Planned, client: ProcessClient) -> tuple[Service, FastAP
 
     service = Service(prepare_front_end(planned), client)
     return service, create_app(service)
-
-
-async def _run_server(app: FastAPI, listener: socket.socket, timeout: float, log_level: str) -> None:
-    import uvicorn
-
-    settings = uvicorn.Config(
-        app,
-        log_level="warning" if log_level == "info" else log_level,
-        access_log=log_level == "debug",
-        timeout_graceful_shutdown=int(timeout),
-        lifespan="on",
-        backlog=BACKLOG,
-    )
-    await uvicorn.Server(settings).serve(sockets=[listener])
 
 
 def _listen(host: str, port: int) -> socket.socket:

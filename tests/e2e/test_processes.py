@@ -56,6 +56,15 @@ class Served:
         self._reader.join(5)
         return code
 
+    def close(self) -> None:
+        """Kill what still runs, and close the pipes."""
+        self.process.kill()
+        self.process.wait(10)
+        self._reader.join(5)
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
     @property
     def engine(self) -> psutil.Process:
         for child in psutil.Process(self.process.pid).children(recursive=True):
@@ -78,8 +87,7 @@ def served(model: Path, script: dict[str, Any] | None = None, *flags: str) -> It
         yield server
     finally:
         children = psutil.Process(server.process.pid).children(recursive=True) if server.process.poll() is None else []
-        server.process.kill()
-        server.process.wait(10)
+        server.close()
         psutil.wait_procs(children, timeout=10)
         assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 

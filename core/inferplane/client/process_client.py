@@ -86,6 +86,7 @@ class ProcessClient:
         self._tasks: list[asyncio.Task[None]] = []
         self._last_alive = time.monotonic()
         self._longest_step = 0.0
+        self._heard = (0, 0.0)
         self._supervisor: EngineSupervisor | None = None
 
     @property
@@ -184,14 +185,16 @@ class ProcessClient:
                 self._judge(message)
 
     def _judge(self, alive: Alive) -> None:
+        steps, busy = self._heard
+        if alive.steps != steps:  # the step that was in flight has ended, so it counts as one that takes this long
+            self._longest_step = max(self._longest_step, busy)
+        self._heard = (alive.steps, alive.busy_seconds)
         limit = max(self._hang_seconds, SILENCE_FACTOR * self._longest_step)
         if alive.busy_seconds > limit:
             self._hang(f"the engine has not completed a step for {alive.busy_seconds:.0f} s (limit {limit:.0f} s)")
-        else:
-            self._longest_step = max(self._longest_step, alive.busy_seconds)
-            if self.state == "hung":
-                log.warning("the engine completes steps again")
-                self.state, self.failure = "ready", None
+        elif self.state == "hung":
+            log.warning("the engine completes steps again")
+            self.state, self.failure = "ready", None
 
     async def _watch(self) -> None:
         """A process that is stopped sends nothing at all."""
