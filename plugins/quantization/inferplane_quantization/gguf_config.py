@@ -26,7 +26,10 @@ _END_OF_TURN_TOKENS = frozenset(
     ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>")
 )
 """Control tokens that end a turn whether or not the file names them (many files name only one)."""
-_CONTROL = 3
+_UNKNOWN, _CONTROL = 2, 3
+
+_SENTENCEPIECE_IDS = {"unknown": 0, "bos": 1, "eos": 2}
+"""What old files with a SentencePiece vocabulary leave out, as llama.cpp fills it in."""
 
 _SAMPLING = {
     "temp": "temperature",
@@ -95,15 +98,24 @@ def generation_config(header: GGUFHeader) -> dict[str, Any]:
     }
     if eos := eos_token_ids(values):
         config["eos_token_id"] = eos
-    if (bos := values.get("tokenizer.ggml.bos_token_id")) is not None:
+    if (bos := special_id(values, "bos")) is not None:
         config["bos_token_id"] = bos
     return config
 
 
+def special_id(values: dict[str, Any], role: str) -> int | None:
+    """The id of the token with a role ("bos", "eos", "unknown", ...), or None."""
+    stated = values.get(f"tokenizer.ggml.{role}_token_id")
+    if stated is not None or values.get("tokenizer.ggml.model") != "llama":
+        return stated
+    usual = _SENTENCEPIECE_IDS.get(role)
+    types = values.get("tokenizer.ggml.token_type") or []
+    return usual if usual is not None and usual < len(types) and types[usual] in (_UNKNOWN, _CONTROL) else None
+
+
 def eos_token_ids(values: dict[str, Any]) -> list[int]:
     """The tokens that end an answer, the file's own EOS first."""
-    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
-    ids = [values[f"tokenizer.ggml.{key}"] for key in keys if f"tokenizer.ggml.{key}" in values]
+    ids = [i for i in (special_id(values, role) for role in ("eos", "eot", "eom")) if i is not None]
     types = values.get("tokenizer.ggml.token_type") or []
     tokens = values.get("tokenizer.ggml.tokens") or []
     for index, kind in enumerate(types):
@@ -157,7 +169,7 @@ def _common(meta: Metadata, dtype: str) -> dict[str, Any]:
         "rope_theta": meta.get("rope.freq_base", 10000.0),
         "attention_bias": "blk.0.attn_q.bias" in tensors,
         "tie_word_embeddings": "output.weight" not in tensors,
-        "bos_token_id": values.get("tokenizer.ggml.bos_token_id"),
+        "bos_token_id": special_id(values, "bos"),
         "eos_token_id": eos[0] if len(eos) == 1 else (eos or None),
         "pad_token_id": values.get("tokenizer.ggml.padding_token_id"),
         "dtype": dtype,

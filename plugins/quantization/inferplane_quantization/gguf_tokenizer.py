@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from inferplane_api.errors import InferplaneError
+from inferplane_quantization.gguf_config import special_id
 from inferplane_quantization.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 
 if TYPE_CHECKING:
@@ -42,12 +43,12 @@ class _Vocabulary:
 
     def token(self, name: str) -> str | None:
         """The text of the token with a role ("bos", "eos", ...), or None."""
-        index = self.get(f"{name}_token_id")
+        index = special_id(self._values, name)
         return self.tokens[index] if index is not None and index < len(self.tokens) else None
 
     def added_tokens(self) -> list[dict[str, Any]]:
         """Tokens that are looked for before the text is cut into words."""
-        special = {self.get(f"{name}_token_id") for name in _SPECIAL_IDS}
+        special = {special_id(self._values, name) for name in _SPECIAL_IDS}
         special |= {i for i, kind in enumerate(self.types) if kind in (_CONTROL, _UNKNOWN)}
         user_defined = {i for i, kind in enumerate(self.types) if kind == _USER_DEFINED} - special
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
@@ -161,7 +162,7 @@ def _sentencepiece(vocabulary: _Vocabulary) -> dict[str, Any]:
         decoder={"type": "Sequence", "decoders": decoders},
         merges=_merges_from_scores(vocabulary),
         byte_fallback=_BYTE in vocabulary.types,
-        unk_token=vocabulary.token("unknown") or (vocabulary.tokens[0] if vocabulary.types[:1] == [_UNKNOWN] else None),
+        unk_token=vocabulary.token("unknown"),
     )
 
 
