@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 AttentionKind = Literal["full", "sliding", "chunked", "latent", "state", "cross", "encoder"]
 
 NULL_PAGE = 0
-"""The page that padded rows and freed sliding-window entries point at; it always holds zeros."""
+"""The page that padded rows and freed sliding-window entries point at. It always holds zeros: a padded token has slot
+-1 and is not written, and what a warm-up step writes to it is cleared before the first request."""
 
 
 class KVLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +59,8 @@ class KVView(NamedTuple):
 
     For layout "thd", `k` and `v` are [num_pages, tokens_per_page, num_kv_heads, head_size]; for "htd",
     [num_pages, num_kv_heads, tokens_per_page, head_size]. Contiguous within a page; the stride between pages is
-    larger. Plugins write only the slots of the step's slot mapping.
+    larger. Plugins change only the slots of the step's slot mapping; a device that cannot write single slots writes
+    the others of the same page back as they were. No two rows of a step write to the same page.
     """
 
     k: torch.Tensor

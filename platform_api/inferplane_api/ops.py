@@ -9,7 +9,11 @@ REFERENCE = "inferplane_api.reference.ops"
 
 
 class OpSchema(NamedTuple):
-    """One op. A provider's function takes the reference's arguments and gives its result within the tolerance."""
+    """One op. A provider's function takes the reference's arguments and gives its result within the tolerance.
+
+    T is the number of tokens; "..." begins with it where it stands first. On a platform with token buckets it is always
+    one of them.
+    """
 
     name: str
     version: int
@@ -17,6 +21,8 @@ class OpSchema(NamedTuple):
     """Arguments with shapes, for people; the reference's docstring says what is computed."""
     tolerances: Mapping[str, tuple[float, float]]
     """Per dtype: (relative, absolute), against the reference computed in float64."""
+    requires: frozenset[str] = frozenset()
+    """Device features without which nobody calls the op, and no provider is bound."""
 
     @property
     def id(self) -> str:
@@ -52,7 +58,13 @@ SCHEMAS: Mapping[str, OpSchema] = {
         OpSchema("silu_mul", 1, "(x[..., 2 D]) -> [..., D]", _LOOSE),
         OpSchema("gelu_tanh_mul", 1, "(x[..., 2 D]) -> [..., D]", _LOOSE),
         OpSchema("gelu_mul", 1, "(x[..., 2 D]) -> [..., D]", _LOOSE),
-        OpSchema("kv_write", 1, "(k[T, K, D], v[T, K, D], kv: KVView, slot_mapping[T] int64) -> None", _EXACT),
+        OpSchema(
+            "kv_write",
+            1,
+            "(k[T, K, D], v[T, K, D], kv: KVView, slot_mapping[T] int64) -> None",
+            _EXACT,
+            requires=frozenset({"in_place_kv_write"}),
+        ),
         OpSchema("soft_cap", 1, "(x[...], cap) -> [...]", _LOOSE),
         OpSchema("log_softmax", 1, "(logits[N, V] float32) -> [N, V] float32", _LOOSE),
         OpSchema("gumbel_noise", 1, "(seeds[N] int64, positions[N] int64, ids[N, C] int64) -> [N, C] float32", _LOOSE),

@@ -64,7 +64,11 @@ class DeviceInfo(msgspec.Struct, frozen=True, kw_only=True):
     dtypes: frozenset[str] = frozenset({"float32"})
     """Compute types, of {"float32", "bfloat16", "float16"}."""
     features: frozenset[str] = frozenset()
-    """Of {graph_capture, sleep, unified_memory, pinned_memory, in_place_kv_write, ...}."""
+    """Of {graph_capture, sleep, unified_memory, pinned_memory, in_place_kv_write, ...}.
+
+    in_place_kv_write: single token slots of a cache page can be written where they lie. A backend that writes so
+    requires it; on a device without it, attention rewrites the pages that a step touches as a whole.
+    """
     arch: str = ""
     preferred_dtype: str | None = None
     """What `--dtype auto` becomes for a 16-bit checkpoint on this device; None keeps the checkpoint's."""

@@ -24,6 +24,7 @@ REFERENCE_ATTENTION = AttentionSpec(
     dtypes=_DTYPES,
     kv_dtypes=_DTYPES,
     features=frozenset({"softcap", "logsumexp", "sinks"}),
+    requires=frozenset({"in_place_kv_write"}),
     layouts=(KVLayout(order="thd"), KVLayout(order="htd")),
     score=10,
     aliases=("TORCH_REFERENCE",),

@@ -23,6 +23,7 @@ from inferplane_api.spec import (
 )
 
 DTYPES = frozenset({"float32", "bfloat16", "float16"})
+FEATURES = frozenset({"in_place_kv_write"})
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +44,7 @@ def make_platform() -> Callable[..., FoundPlatform]:
         **spec: Any,
     ) -> FoundPlatform:
         present = state == "PRESENT"
+        device = device or DeviceInfo(name=f"{name} device", dtypes=DTYPES, features=FEATURES)
         evidence = Evidence(pci_vendors=(vendor,) if vendor is not None else ())
         return FoundPlatform(
             name=name,
@@ -53,7 +55,7 @@ def make_platform() -> Callable[..., FoundPlatform]:
             else None,
             result=ProbeResult(
                 state=ProbeState(state),
-                devices=(device or DeviceInfo(name=f"{name} device", dtypes=DTYPES),) if present else (),
+                devices=(device,) if present else (),
                 reasons=reasons if present or reasons else (Reason(code=f"{name}.reason", hint=f"fix {name}"),),
             ),
             on_host=on_host,

@@ -180,7 +180,8 @@ def test_a_patch_of_the_platform_is_used_and_recorded(
 def test_the_device_decides_types_and_limits(
     plan_for: Callable[..., Plan], discovery: Discovery, make_platform: Make
 ) -> None:
-    device = DeviceInfo(name="chip", dtypes=frozenset({"float32", "float16"}))
+    features = frozenset({"in_place_kv_write"})
+    device = DeviceInfo(name="chip", dtypes=frozenset({"float32", "float16"}), features=features)
     scheduling = SchedulingConstraints(batch_buckets=(1, 8), token_buckets=(8, 128), mixed_steps=False)
     option = Option(name="power", type="int", default=5, doc="Watts.")
     discovery.platforms[:] = [make_platform("acme", device=device, scheduling=scheduling, options=(option,))]

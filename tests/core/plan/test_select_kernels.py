@@ -17,7 +17,10 @@ Make = Callable[..., Any]
 ALL_OPS = tuple(schema.id for schema in SCHEMAS.values())
 
 
-def need(dtype: str = "bfloat16", features: frozenset[str] = frozenset(), check: Any = None) -> KernelNeed:
+IN_PLACE = frozenset({"in_place_kv_write"})
+
+
+def need(dtype: str = "bfloat16", features: frozenset[str] = IN_PLACE, check: Any = None) -> KernelNeed:
     return KernelNeed("acme", DeviceInfo(features=features), dtype, check or (lambda id, request: Verdict()))
 
 
@@ -41,6 +44,14 @@ def test_every_op_has_a_provider_and_a_subset_is_enough(make_kernel: Make, refer
     assert by_subject["op embedding@1"].losers == ()
     provider = next(binding.provider for binding in bindings if binding.op == "rope@1")
     assert (provider.load, provider.distribution, provider.version) == ("acme.ops:K", "acme-dist", "1.2")
+
+
+def test_an_op_that_the_device_cannot_have_is_not_bound(reference_ops: Any) -> None:
+    bindings, decisions = select_ops([reference_ops], need(features=frozenset()))
+    assert {binding.op for binding in bindings} == set(ALL_OPS) - {"kv_write@1"}
+    decision = next(decision for decision in decisions if decision.subject == "op kv_write@1")
+    assert decision.chosen == "none"
+    assert "in_place_kv_write" in decision.reason
 
 
 @pytest.mark.parametrize(
