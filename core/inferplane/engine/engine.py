@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from inferplane.engine.capacity import fit_capacity
 from inferplane.engine.limits import step_limits
 from inferplane.engine.scheduler import Scheduler
 from inferplane.errors import InferplaneError
 from inferplane.log import get_logger
+from inferplane.plan.capacity import fit_capacity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

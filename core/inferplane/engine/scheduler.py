@@ -9,7 +9,6 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from inferplane.engine.capacity import pages_of_request
 from inferplane.engine.draft import Flight, complete
 from inferplane.engine.outcome import accept, error_delta, make_delta, store_prompt_logprobs
 from inferplane.engine.pages import PagePool
@@ -21,6 +20,7 @@ from inferplane.engine.stops import Finish
 from inferplane.engine.tables import PageTables
 from inferplane.engine.waiting import WaitingQueue
 from inferplane.messages import Delta, Stats
+from inferplane.plan.capacity import pages_of_request
 from inferplane_api.step import StepPlan
 
 if TYPE_CHECKING:

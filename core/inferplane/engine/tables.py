@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inferplane.engine.capacity import pages_of_group
 from inferplane.engine.prefix import Hit
+from inferplane.plan.capacity import pages_of_group
 from inferplane_api.kv import NULL_PAGE
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from inferplane.errors import InferplaneError
+from inferplane.plan.capacity import pages_of_request
 from inferplane_api.kv import KVView
 
 if TYPE_CHECKING:
@@ -39,12 +40,17 @@ class MemoryPlan(NamedTuple):
     table: tuple[MemoryRow, ...]
 
 
-def pages_of_request(group: KVGroupSpec, num_tokens: int, max_step_tokens: int) -> int:
-    """Most pages that one request of `num_tokens` holds in the group at a time."""
-    if group.window is not None:
-        # The window before a chunk and the chunk itself; unaligned at both ends.
-        num_tokens = min(num_tokens, group.window - 1 + max_step_tokens + group.tokens_per_page)
-    return -(-num_tokens // group.tokens_per_page)
+def _useful_pages(plan: Plan) -> int:
+    """Pages that `max_num_seqs` requests of the longest context hold at a time, with whole chunks beside windows."""
+    limits = plan.limits
+    of_request = 0
+    for group in plan.geometry.groups:
+        tokens = limits.max_model_len
+        if group.window is not None:
+            # The window before a chunk and the chunk itself; unaligned at both ends.
+            tokens = min(tokens, group.window - 1 + limits.max_num_batched_tokens + group.tokens_per_page)
+        of_request += -(-tokens // group.tokens_per_page)
+    return limits.max_num_seqs * of_request
 
 
 def workspace_bytes(model: ModelSpec, limits: RunnerLimits, itemsize: int) -> int:
@@ -67,19 +73,21 @@ def plan_memory(plan: Plan, free: int, max_pages: int | None, weights: int, item
     budget = int(free * plan.memory_utilization) - workspace
     if plan.memory_limit_bytes is not None:
         budget = min(plan.memory_limit_bytes, free - workspace)
-    step_tokens = limits.max_num_batched_tokens
-    longest = sum(pages_of_request(group, limits.max_model_len, step_tokens) for group in geometry.groups)
-    num_pages = min(max(0, budget) // geometry.page_bytes, limits.max_num_seqs * longest + 1)
+    num_pages = min(max(0, budget) // geometry.page_bytes, _useful_pages(plan) + 1)
     if max_pages is not None:
         num_pages = min(num_pages, max_pages)
-    needed = 1 + (len(geometry.groups) if plan.auto_max_model_len else longest)
+    chunking = "no_chunking" not in plan.model.features
+    shortest = 1 if plan.auto_max_model_len else limits.max_model_len
+    needed = 1 + pages_of_request(geometry, shortest, chunking)
     if num_pages < needed:
         limited = max_pages is not None and num_pages == max_pages
         raise _does_not_fit(plan, num_pages, needed, (free, workspace), limited=limited)
     pool = num_pages * geometry.page_bytes
     table = (
         MemoryRow("weights", weights, f"{plan.model.model_type}, {plan.dtype}"),
-        MemoryRow("work space", workspace, f"{step_tokens} tokens a step, {limits.max_num_seqs} sequences"),
+        MemoryRow(
+            "work space", workspace, f"{limits.max_num_batched_tokens} tokens a step, {limits.max_num_seqs} sequences"
+        ),
         MemoryRow("KV cache", pool, f"{num_pages} pages of {geometry.page_bytes} bytes"),
         MemoryRow("free", max(0, free - workspace - pool), f"of {free} bytes measured before the cache"),
     )
