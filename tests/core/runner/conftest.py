@@ -53,13 +53,19 @@ def reference_parts(num_groups: int) -> dict[str, Any]:
     }
 
 
+def seam_parts(platform: Component) -> dict[str, Any]:
+    """A platform with a runner of its own: nothing else is selected."""
+    return {"platform": platform, "attention": (), "ops": (), "linear": ()}
+
+
 PARTS: dict[str, Callable[[int], dict[str, Any]]] = {"cpu": cpu_parts, "reference": reference_parts}
 
 
 def make_plan(
     path: Path,
-    platform: str = "reference",
+    platform: str | Component = "reference",
     *,
+    plan_seed: int = 0,
     dtype: str = "float32",
     block_size: int = 4,
     max_model_len: int = 256,
@@ -71,7 +77,8 @@ def make_plan(
     model = model_spec(config)
     groups = layer_groups(model)
     fields: dict[str, Any] = {
-        "platform_name": platform,
+        "platform_name": platform if isinstance(platform, str) else platform.id,
+        "seed": plan_seed,
         "runner_seam": False,
         "device": DeviceInfo(dtypes=frozenset({"float32", "bfloat16"})),
         "num_threads": 1,
@@ -89,7 +96,7 @@ def make_plan(
         "auto_max_model_len": False,
         "memory_limit_bytes": 64 * 2**20,
         "scheduling": SchedulingConstraints(),
-        **PARTS[platform](len(groups)),
+        **(PARTS[platform](len(groups)) if isinstance(platform, str) else seam_parts(platform)),
         **changes,
     }
     return Plan(**fields)
