@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from inferplane_api.spec import (
     AttentionSpec,
+    ConfigPatch,
     KernelSpec,
     PlatformSpec,
     SchedulingConstraints,
@@ -21,6 +22,13 @@ PLATFORM = PlatformSpec(
     # Work is done in the calling thread: a second step in flight would only delay the first one's tokens.
     scheduling=SchedulingConstraints(queue_depth=1),
     communicator="gloo",
+    config_patches=(
+        ConfigPatch(
+            path="cache.memory_utilization",
+            value=0.5,
+            reason="the memory is shared with everything else on the host, file cache included",
+        ),
+    ),
 )
 
 ATTENTION = AttentionSpec(
