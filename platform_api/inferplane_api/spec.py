@@ -169,6 +169,9 @@ class PlatformSpec(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence = Evidence()
     requires_torch: str = ""
     """Version specifier, for example ">=2.9"."""
+    torch_builds: tuple[str, ...] = ()
+    """What the local part of torch's version ("cpu" of "2.13.0+cpu") may begin with; empty: any. A version without a
+    local part names no build and is taken."""
     attention_preference: tuple[str, ...] = ()
     """Attention ids that win ties of score."""
     scheduling: SchedulingConstraints = SchedulingConstraints()
@@ -360,6 +363,42 @@ def describe_attention_refusal(spec: AttentionSpec, request: AttentionRequest) -
             )
         )
     return Verdict(tuple(reasons))
+
+
+FIRST = "0.1.0"
+
+SINCE: dict[type[msgspec.Struct], dict[str, str]] = {
+    AttentionRequest: dict.fromkeys(
+        ("platform", "device", "kind", "num_heads", "num_kv_heads", "head_size", "dtype", "kv_dtype", "page_size")
+        + ("window", "features"),
+        FIRST,
+    ),
+    KernelRequest: dict.fromkeys(("platform", "device", "dtype", "subject"), FIRST),
+}
+"""The version of the contract that each field of a request came with. Fields added later have a default."""
+
+
+def unknown_requirements(request: msgspec.Struct, built_against: str) -> tuple[Reason, ...]:
+    """What a request asks for with fields that a plugin cannot know, being newer than its contract.
+
+    `built_against` is the oldest contract that the plugin admits, "0.1". A field that has its default asks for nothing.
+    """
+    known = _release(built_against)
+    newer = {field: since for field, since in SINCE[type(request)].items() if _release(since) > known}
+    if not newer:
+        return ()
+    defaults = {field.name: field.default for field in msgspec.structs.fields(type(request))}
+    return tuple(
+        Reason(code="api.unknown_requirement", field=field, want=since, have=built_against)
+        for field, since in newer.items()
+        if getattr(request, field) != defaults[field]
+    )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Three numbers, so that "0.1" and "0.1.0" are the same."""
+    parts = [int(part) for part in version.split(".")[:3] if part.isdecimal()]
+    return (*parts, *(0,) * (3 - len(parts)))
 
 
 def _listed(names: Any) -> str:

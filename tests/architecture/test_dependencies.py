@@ -15,8 +15,9 @@ import tomllib
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFESTS = sorted([*REPOSITORY.glob("*/pyproject.toml"), *REPOSITORY.glob("plugins/*/pyproject.toml")])
 
-TORCH_FOR_TYPES_AND_REFERENCES = {"inferplane-api": {"torch"}}
-"""The contract does not depend on torch: whoever asks for its references or runs its models has torch."""
+TORCH_FOR_TYPES_AND_REFERENCES = {"inferplane-api": {"torch", "inferplane"}}
+"""The contract does not depend on torch: whoever asks for its references or runs its models has torch. The conformance
+kit runs core's public LLM where core is installed."""
 MODEL_PLUGINS = {"inferplane-scripted": {"inferplane", "torch"}}
 """A model plugin runs inside core, and with the torch that core brings."""
 

@@ -1,0 +1,184 @@
+"""Area "attention": what is claimed must pass against a dense oracle, what is not claimed must be refused."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from inferplane_api.spec import AttentionRequest, DeviceInfo, SchedulingConstraints, Verdict, describe_attention_refusal
+from inferplane_api.testing.attention_matrix import KINDS, plain_point, points, request_of
+from inferplane_api.testing.attention_scenarios import SCENARIOS, batch_invariance
+from inferplane_api.testing.case import Case, Lie, NotTested, require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from inferplane_api.spec import AttentionSpec
+    from inferplane_api.testing.attention_world import Point
+    from inferplane_api.testing.declarations import Declarations
+    from inferplane_api.testing.kit import Kit
+
+UNUSUAL_HEAD_SIZES = (1, 3, 17, 33, 65, 96, 100, 192, 512, 1000, 4096)
+UNUSUAL_PAGE_SIZES = (1, 3, 16, 17, 48, 100, 1000)
+UNTESTED_FEATURES = {"sinks": "the contract hands no sinks to a backend"}
+
+
+class Backend(NamedTuple):
+    """What a world needs of a backend."""
+
+    load: Callable[[Any], Any]
+    scheduling: SchedulingConstraints
+
+
+def cases(declarations: Declarations) -> list[Case]:
+    """The matrix, the scenarios, and the refusals of every backend."""
+    found = []
+    for spec in declarations.attention():
+        found += list(_matrix(spec))
+        found += list(_scenarios(spec))
+        found += list(_untested(spec))
+        claim = f"{spec.id} refuses what it does not declare"
+        found.append(_case(spec, "refusals", "core", claim, partial(_check_refusals, spec)))
+        claim = f"{spec.id} accepts what it declares"
+        found.append(_case(spec, "accepts", "core", claim, partial(_check_accepts, spec)))
+    return found
+
+
+def _case(spec: AttentionSpec, name: str, level: str, claim: str, run: Callable[[Kit], None]) -> Case:
+    return Case(area="attention", name=f"{spec.id}-{name}", level=level, claim=claim, run=run)
+
+
+def _matrix(spec: AttentionSpec) -> Iterator[Case]:
+    for level, point in points(spec):
+        run = partial(_check_point, spec, point, "chunks")
+        yield _case(spec, str(point), level, _claim(spec, point), run)
+
+
+def _scenarios(spec: AttentionSpec) -> Iterator[Case]:
+    for kind in KINDS:
+        if kind not in spec.kinds:
+            continue
+        for layout in spec.layouts:
+            point = plain_point(spec, kind)._replace(layout=layout)
+            names = [name for name in SCENARIOS if name != "chunks"]
+            for name in [*names, "batch-invariant"] if spec.batch_invariant else names:
+                claim = f"{_claim(spec, point)}, {name}"
+                yield _case(spec, f"{name}-{point}", "core", claim, partial(_check_point, spec, point, name))
+
+
+def _untested(spec: AttentionSpec) -> Iterator[Case]:
+    reasons = {f"kind-{kind}": "the kit has no oracle for it" for kind in sorted(spec.kinds - set(KINDS))}
+    for feature in sorted(spec.features - {"softcap", "logsumexp"}):
+        reasons[f"feature-{feature}"] = UNTESTED_FEATURES.get(feature, "the kit has no case for it")
+    for name, reason in reasons.items():
+        yield _case(spec, name, "full", f"{spec.id} declares {name}", partial(_not_tested, reason))
+
+
+def _not_tested(reason: str, kit: Kit) -> None:
+    raise NotTested(reason)
+
+
+def _claim(spec: AttentionSpec, point: Point) -> str:
+    plain = plain_point(spec, point.kind)
+    names = [name for name in VARIED if getattr(point, name) != getattr(plain, name)]
+    shown = ", ".join(f"{name} {_shown(getattr(point, name))}" for name in ("kind", *names) if name != "lse")
+    return f"{spec.id} declares {shown}" + (", logsumexp" if point.lse else "")
+
+
+VARIED = ("dtype", "kv_dtype", "head_size", "page", "num_heads", "num_kv_heads", "window", "softcap", "layout")
+
+
+def _shown(value: Any) -> str:
+    return str(getattr(value, "order", value))
+
+
+def check_of(spec: AttentionSpec, kit: Kit) -> Callable[[AttentionRequest], Verdict]:
+    """The backend's own check; yes where it has none."""
+    if spec.check is None:
+        return lambda request: Verdict()
+    function = kit.load(spec.check)
+
+    def check(request: AttentionRequest) -> Verdict:
+        verdict = function(request)
+        require(isinstance(verdict, Verdict), f"{spec.id}: its check returns a {type(verdict).__name__}, not a Verdict")
+        return verdict  # type: ignore[no-any-return]  # the plugin's function has no types here
+
+    return check
+
+
+def make_backend(spec: AttentionSpec, kit: Kit) -> Backend:
+    """The implementation and the platform's constraints."""
+    return Backend(load=kit.load(spec.load), scheduling=kit.spec.scheduling)
+
+
+def accept(spec: AttentionSpec, point: Point, kit: Kit) -> None:
+    """Raise NotTested when the device or the backend's own check excludes the point."""
+    device = kit.device
+    if point.dtype not in device.dtypes:
+        raise NotTested(f"the device does not compute in {point.dtype}")
+    missing = spec.requires - device.features
+    if missing:
+        raise NotTested(f"{spec.id} requires device features that are not here: {', '.join(sorted(missing))}")
+    request = request_of(point, kit.declarations.platform, device)
+    verdict = check_of(spec, kit)(request)
+    if not verdict.ok:
+        raise NotTested(f"its own check refuses this: {'; '.join(map(str, verdict.reasons))}")
+
+
+def _check_point(spec: AttentionSpec, point: Point, name: str, kit: Kit) -> None:
+    accept(spec, point, kit)
+    scenario = batch_invariance if name == "batch-invariant" else SCENARIOS[name]
+    try:
+        scenario(point, make_backend(spec, kit), kit.torch_device)
+    except Lie as lie:
+        raise Lie(f"{_claim(spec, point)} but fails: {lie}") from None
+
+
+def _check_accepts(spec: AttentionSpec, kit: Kit) -> None:
+    """The data must accept every point that was made from it, and the check at least one."""
+    accepted = 0
+    check = check_of(spec, kit)
+    for _, point in points(spec):
+        device = msgspec.structs.replace(kit.device, features=kit.device.features | spec.requires)
+        request = request_of(point, kit.declarations.platform, device)
+        verdict = describe_attention_refusal(spec, request)
+        require(verdict.ok, f"{_claim(spec, point)} but refuses it: {'; '.join(map(str, verdict.reasons))}")
+        accepted += check(request).ok
+    require(accepted > 0 or not points(spec), f"{spec.id}: its check refuses everything that it declares")
+
+
+def _check_refusals(spec: AttentionSpec, kit: Kit) -> None:
+    kind = next(iter(sorted(spec.kinds)))
+    base = plain_point(spec, "full")._replace(kind=kind, window=7 if kind == "sliding" else None)
+    device = msgspec.structs.replace(kit.device, features=kit.device.features | spec.requires)
+    request = request_of(base, kit.declarations.platform, device)
+    check = check_of(spec, kit)
+    for field, changed in _unclaimed(spec, request):
+        verdict = describe_attention_refusal(spec, changed)
+        named = any(reason.field == field for reason in verdict.reasons)
+        require(named, f"{spec.id} does not declare {field} {getattr(changed, field, '')} and does not refuse it")
+        check(changed)
+
+
+def _unclaimed(spec: AttentionSpec, request: AttentionRequest) -> Iterator[tuple[str, AttentionRequest]]:
+    """(field, a request that differs from an allowed one in a value of it that the backend does not declare)."""
+    values: dict[str, list[Any]] = {
+        "kind": [kind for kind in ("full", "sliding", "chunked", "latent", "cross") if kind not in spec.kinds],
+        "dtype": [dtype for dtype in ("float32", "bfloat16", "float16", "float64") if dtype not in spec.dtypes],
+        "kv_dtype": [dtype for dtype in ("float8_e4m3fn", "float16", "int8") if dtype not in spec.kv_dtypes],
+        "head_size": [size for size in UNUSUAL_HEAD_SIZES if not spec.head_sizes.allows(size)],
+        "page_size": [size for size in UNUSUAL_PAGE_SIZES if not spec.page_sizes.allows(size)],
+        "features": [
+            frozenset({name}) for name in ("alibi", "softcap", "sinks", "prefix-lm") if name not in spec.features
+        ],
+    }
+    for field, each in values.items():
+        for value in each:
+            yield field, msgspec.structs.replace(request, **{field: value})
+    if "*" not in spec.platforms:
+        yield "platform", msgspec.structs.replace(request, platform="another-platform")
+    if spec.requires:
+        bare: DeviceInfo = msgspec.structs.replace(request.device, features=frozenset())
+        yield "device.features", msgspec.structs.replace(request, device=bare)

@@ -1,0 +1,67 @@
+"""What one conformance case is, and the ways in which it ends; knows no pytest and no device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from inferplane_api.testing.kit import Kit
+
+LEVELS = ("core", "performance", "full")
+"""Ascending: a level holds the cases of those before it."""
+
+
+class Lie(AssertionError):
+    """A declaration that does not hold; the message says which, and what was seen instead."""
+
+
+class NotTested(Exception):
+    """A case that cannot be run here; the message says why."""
+
+
+class Case(NamedTuple):
+    """One declaration and how it is proven."""
+
+    area: str
+    """"descriptor", "import", "probe", "ops", "attention", ..."""
+    name: str
+    """Unique in its area."""
+    level: str
+    claim: str
+    """What the plugin says, for a message: "acme.flash declares head_size 96"."""
+    run: Callable[[Kit], None]
+    """Raises Lie or NotTested; any other exception is the plugin's and makes the claim a lie."""
+
+    @property
+    def id(self) -> str:
+        """Stable from run to run: "attention/acme.flash-full-float32"."""
+        return f"{self.area}/{self.name}"
+
+
+def prove(case: Case, kit: Kit) -> None:
+    """Run a case. Raises Lie naming the claim, also for an exception of the plugin's, or NotTested."""
+    try:
+        case.run(kit)
+    except (Lie, NotTested):
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise Lie(f"{case.claim} but raises {type(error).__name__}: {text}") from error
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise Lie unless the condition holds."""
+    if not condition:
+        raise Lie(message)
+
+
+def reached(level: str, failed: set[str], present: bool) -> str | None:
+    """The highest level, up to the one that was run, below which nothing failed; None without a device to run on."""
+    best = None
+    for each in LEVELS[: LEVELS.index(level) + 1]:
+        if not present or each in failed:
+            break
+        best = each
+    return best
