@@ -43,7 +43,7 @@ run: install-serve ## serve the default model (or MODEL=...) on 127.0.0.1:8000 (
 	@exec $(BIN)/inferplane serve $(MODEL) --host $(HOST) --port $(PORT) $(SERVE_ARGS)
 
 test: lint ## every check and the default tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
 
 lint: install ## ruff, mypy --strict and the import contracts
 	@$(BIN)/ruff check .
