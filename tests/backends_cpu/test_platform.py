@@ -179,3 +179,24 @@ print(before, high, memory.peak())
     before, high, after = map(int, done.stdout.split())
     assert high - before >= 2**28 - 2**24
     assert after < high or not os.access(platform_module.PROC_CLEAR_REFS, os.W_OK)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a setting of glibc")
+def test_freed_blocks_are_used_again_without_new_page_faults() -> None:
+    code = """
+import resource, torch
+from inferplane_cpu.allocator import keep_freed_memory
+torch.set_num_threads(1)
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(2**22, dtype=torch.uint8)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(keep_freed_memory())
+faults()
+print(faults())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    taken, faults = done.stdout.split()
+    if taken == "True":
+        assert int(faults) < 2**22 // 4096, "20 blocks of 1024 pages would fault 20480 times"

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inferplane.errors import InferplaneError
-from inferplane.plan.load import load_component
+from inferplane.plan.load import Loader
 from inferplane_api.platform import PlatformContext
 from inferplane_api.runner import RunnerContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from inferplane.plan.types import Plan
+    from inferplane.plan.types import Component, Plan
     from inferplane_api.runner import Runner
 
 
-def create_runner(plan: Plan, progress: Callable[[str, float], None]) -> Runner:
-    """The runner of a plan. `progress(phase, share)` announces long phases.
+def create_runner(
+    plan: Plan, progress: Callable[[str, float], None], load: Callable[[Component], Any] | None = None
+) -> Runner:
+    """The runner of a plan. `progress(phase, share)` announces long phases; `load` loads components, by default a
+    `Loader` of the plan.
 
     Raises InferplaneError when a platform declares a runner of its own and makes none.
     """
+    load = load or Loader(plan)
     if not plan.runner_seam:
         from inferplane.runner.runner import TorchRunner
 
-        return TorchRunner(plan, progress)
-    platform = load_component(plan.platform)(PlatformContext(plan.device, plan.platform_options, plan.num_threads))
+        return TorchRunner(plan, progress, load)
+    platform = load(plan.platform)(PlatformContext(plan.device, plan.platform_options, plan.num_threads))
     platform.runtime.activate()
     checkpoint = None
     if not plan.dummy_weights:
-        checkpoint = load_component(plan.checkpoint_format)().open(Path(plan.checkpoint_path))
+        checkpoint = load(plan.checkpoint_format)().open(Path(plan.checkpoint_path))
     runner: Runner | None = platform.create_runner(
         RunnerContext(
             checkpoint=checkpoint,

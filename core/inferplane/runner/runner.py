@@ -13,7 +13,7 @@ from inferplane.builtin.linear import ReferenceLinear
 from inferplane.layers.context import LinearFactory, ModelContext
 from inferplane.layers.loading import DummyCheckpoint
 from inferplane.layers.ops import bind_ops
-from inferplane.plan.load import load_component
+from inferplane.plan.load import Loader
 from inferplane.runner.batch_state import BatchState, Step, upload
 from inferplane.runner.kv_memory import MemoryRow, allocate_pool, kv_views, plan_memory
 from inferplane.runner.logprobs import LogprobBlock, read_logprobs, token_logprobs
@@ -29,7 +29,7 @@ from inferplane_api.step import NewRequest, StepPlan, StepResult, TokenLogprobs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from inferplane.plan.types import Plan
+    from inferplane.plan.types import Component, Plan
     from inferplane.runner.slot_sampling import Ints
     from inferplane_api.attention import PagedAttention
     from inferplane_api.checkpoint import Checkpoint
@@ -74,11 +74,14 @@ class TorchRunner:
     """Implements `inferplane_api.runner.Runner`. Sampled ids stay on the device and feed the next step; `collect` is
     the only call that waits."""
 
-    def __init__(self, plan: Plan, progress: Callable[[str, float], None]) -> None:
-        """Construct the plan's platform and make its device current."""
+    def __init__(
+        self, plan: Plan, progress: Callable[[str, float], None], load: Callable[[Component], Any] | None = None
+    ) -> None:
+        """Construct the plan's platform and make its device current. `load` is by default a `Loader` of the plan."""
         self._plan = plan
+        self._load_component = load or Loader(plan)
         self._progress = progress
-        platform_class = load_component(plan.platform)
+        platform_class = self._load_component(plan.platform)
         self._platform: Platform = platform_class(PlatformContext(plan.device, plan.platform_options, plan.num_threads))
         self._platform.runtime.activate()
         self._device = self._platform.device
@@ -96,16 +99,17 @@ class TorchRunner:
         plan = self._plan
         before = self._platform.memory.free()
         with self._platform.memory.region("weights"), torch.no_grad():
-            self._ops = bind_ops(plan.ops, load_component)
+            self._ops = bind_ops(plan.ops, self._load_component)
             self._attention = [
-                load_component(component)(self._attention_context(group))
+                self._load_component(component)(self._attention_context(group))
                 for group, component in zip(plan.geometry.groups, plan.attention, strict=True)
             ]
             model = _import(plan.model_load)(self._model_context())
             if plan.dummy_weights:
                 self._checkpoint = DummyCheckpoint(model, self._dtype, plan.seed)
             else:
-                self._checkpoint = load_component(plan.checkpoint_format)().open(Path(plan.checkpoint_path))
+                weights = self._load_component(plan.checkpoint_format)()
+                self._checkpoint = weights.open(Path(plan.checkpoint_path))
             self._progress("weights", 0.1)
             model.load(self._checkpoint)
         self._model = model
@@ -114,7 +118,9 @@ class TorchRunner:
 
     def _model_context(self) -> ModelContext:
         plan = self._plan
-        kernels = {scheme: load_component(component)(self._device, self._dtype) for scheme, component in plan.linear}
+        kernels = {
+            scheme: self._load_component(component)(self._device, self._dtype) for scheme, component in plan.linear
+        }
         backends = {
             layer: backend
             for group, backend in zip(plan.geometry.groups, self._attention, strict=True)

@@ -197,21 +197,28 @@ class Sampler:
 
     def _choose(self, draw: Draw, values: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """The candidate with the largest logit plus noise; values [n, C] with -inf where excluded, ids [n, C]."""
-        scores = values + self._ops.gumbel_noise(draw.seeds, draw.positions, ids)
+        scores = values + self._noise(draw, ids)
         best = scores.max(dim=-1, keepdim=True).values
         # A row of NaN equals nothing: any valid id will do, the row is flagged as corrupted.
         return torch.where(scores == best, ids, draw.logits.shape[-1] - 1).min(dim=-1).values
+
+    def _noise(self, draw: Draw, ids: torch.Tensor) -> torch.Tensor:
+        """Noise of ids [n, C]. A whole vocabulary is drawn in order: providers have a shorter way."""
+        if ids.shape[1] < draw.logits.shape[1]:
+            return self._ops.gumbel_noise(draw.seeds, draw.positions, ids)
+        return self._vocabulary_noise(draw).gather(-1, ids)
+
+    def _vocabulary_noise(self, draw: Draw) -> torch.Tensor:
+        ids = torch.arange(draw.logits.shape[1], device=self._device).expand(draw.logits.shape)
+        return self._ops.gumbel_noise(draw.seeds, draw.positions, ids)
 
     def _column(self, column: npt.NDArray[Any], draw: Draw) -> torch.Tensor:
         return upload(column[draw.slots], self._device)
 
     def _from_all(self, draw: Draw) -> torch.Tensor:
         """Rows that may draw any token that min_p leaves."""
-        num_rows, vocab = draw.logits.shape
-        ids = torch.arange(vocab, device=self._device).expand(num_rows, vocab)
         values = draw.logits
         if (self.columns.min_p[draw.slots] > 0).any():
             floor = min_p_floor(values.max(dim=-1).values, self._column(self.columns.min_p, draw))
             values = values.masked_fill(values < floor[:, None], -torch.inf)
-        noise = self._ops.gumbel_noise(draw.seeds, draw.positions, ids)
-        return (values + noise).argmax(dim=-1)
+        return (values + self._vocabulary_noise(draw)).argmax(dim=-1)
