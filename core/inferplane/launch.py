@@ -40,6 +40,7 @@ def make_plan(config: Config, *, weights: bool = True) -> Planned:
     from inferplane.checkpoint.card import read_card
     from inferplane.checkpoint.model_spec import model_spec
     from inferplane.host.facts import collect_host
+    from inferplane.plan.hooks import tell_selection, validate
     from inferplane.plan.resolve import resolve
     from inferplane.plugins.discovery import discover
     from inferplane.sources.resolve import resolve_source
@@ -56,11 +57,12 @@ def make_plan(config: Config, *, weights: bool = True) -> Planned:
         discovery = searching.result()
         timeline.mark("probe")
     try:
+        validate(config, discovery)
         card, format_id = read_card(files.path, discovery.formats, config.model, weights=weights)
         timeline.mark("card")
         # A type is a plugin's or the core's own; `resolve` refuses one that is both.
         model = discovery.describe(str(card.config.get("model_type", "")), card.config) or model_spec(card.config)
-        plan = resolve(config, model, card, str(files.path), format_id, discovery)
+        plan = tell_selection(resolve(config, model, card, str(files.path), format_id, discovery), discovery)
         timeline.mark("plan")
     finally:
         discovery.close()

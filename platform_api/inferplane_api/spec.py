@@ -367,12 +367,10 @@ def describe_attention_refusal(spec: AttentionSpec, request: AttentionRequest) -
 
 FIRST = "0.1.0"
 
+_REQUESTED = ("platform", "device", "kind", "num_heads", "num_kv_heads", "head_size", "dtype", "kv_dtype", "page_size")
+
 SINCE: dict[type[msgspec.Struct], dict[str, str]] = {
-    AttentionRequest: dict.fromkeys(
-        ("platform", "device", "kind", "num_heads", "num_kv_heads", "head_size", "dtype", "kv_dtype", "page_size")
-        + ("window", "features"),
-        FIRST,
-    ),
+    AttentionRequest: dict.fromkeys((*_REQUESTED, "window", "features"), FIRST),
     KernelRequest: dict.fromkeys(("platform", "device", "dtype", "subject"), FIRST),
 }
 """The version of the contract that each field of a request came with. Fields added later have a default."""

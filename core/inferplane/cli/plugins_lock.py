@@ -1,4 +1,4 @@
-"""`inferplane plugins lock`: writes what is installed to the lock file that `--plugins-mode locked` holds a start to."""
+"""`inferplane plugins lock`: writes what is installed to the file that `--plugins-mode locked` holds a start to."""
 
 from __future__ import annotations
 

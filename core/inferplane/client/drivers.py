@@ -41,13 +41,19 @@ class LocalDriver:
 
     def __init__(self, plan: Plan) -> None:
         from inferplane.engine.engine import Engine
+        from inferplane.engine.worker_hooks import WorkerHooks
+        from inferplane.plan.load import Loader
         from inferplane.runner.create import create_runner
 
         self.client_id = "local"
-        self._runner = create_runner(plan, lambda phase, share: None)
+        load = Loader(plan)
+        self._runner = create_runner(plan, lambda phase, share: None, load)
+        self._hooks = WorkerHooks(plan, load)
+        self._hooks.start()
         self._runner.load()
         num_pages = self._runner.allocate(plan.max_pages)
         self._runner.warmup()
+        load.check()
         self._engine = Engine(plan, self._runner, num_pages)
         self.capacity = self._engine.capacity
 
@@ -64,6 +70,7 @@ class LocalDriver:
         return self._engine.stats()
 
     def close(self) -> None:
+        self._hooks.stop()
         self._runner.close()
 
 

@@ -38,6 +38,7 @@ from inferplane_api.errors import InferplaneError
 if TYPE_CHECKING:
     from inferplane.channel.engine_end import EngineEnd
     from inferplane.engine.engine import Engine
+    from inferplane.engine.worker_hooks import WorkerHooks
     from inferplane.messages import FromEngine, ToEngine
     from inferplane_api.runner import Runner
 
@@ -143,17 +144,23 @@ class EngineProcess:
         self._clients: set[str] = set()
         self._stopping = False
         self._last_stats = 0.0
+        self._hooks: WorkerHooks | None = None
 
     def start(self) -> tuple[Engine, Runner]:
         """Load everything; every phase is announced."""
         plan = self._launch.plan
         self._liveness.phase("import", 0.0)
         from inferplane.engine.engine import Engine
+        from inferplane.engine.worker_hooks import WorkerHooks
+        from inferplane.plan.load import Loader
         from inferplane.runner.create import create_runner
 
         self._timeline.mark("import")
-        runner = create_runner(plan, self._liveness.phase)
+        load = Loader(plan)
+        runner = create_runner(plan, self._liveness.phase, load)
         self._timeline.mark("device")
+        self._hooks = WorkerHooks(plan, load)
+        self._hooks.start()
         self._liveness.phase("weights", 0.0)
         runner.load()
         self._timeline.mark("weights")
@@ -162,9 +169,16 @@ class EngineProcess:
         self._liveness.phase("warm-up", 0.0)
         runner.warmup()
         self._timeline.mark("warm-up")
+        load.check()
         engine = Engine(plan, runner, num_pages)
         self._liveness.watch(engine)
         return engine, runner
+
+    def stop(self, runner: Runner) -> None:
+        """End in good order."""
+        if self._hooks is not None:
+            self._hooks.stop()
+        runner.close()
 
     def serve(self, engine: Engine) -> None:
         """Run until told to stop."""
@@ -293,7 +307,7 @@ def main() -> int:
     try:
         engine, runner = process.start()
         process.serve(engine)
-        runner.close()
+        process.stop(runner)
     except BaseException as error:
         if not isinstance(error, InferplaneError):
             traceback.print_exc()

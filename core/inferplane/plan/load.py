@@ -1,17 +1,27 @@
-"""Loads what a Plan names, in the process that runs it, and only if it is the version that was planned with."""
+"""Loads what a Plan names, in the process that runs it, and only if it is the version that was planned with.
+
+A `Loader` also watches the core: what a plugin rebinds in it is attributed to that plugin.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
+from collections.abc import Iterator
 from typing import Any
 
 from inferplane.errors import InferplaneError
-from inferplane.plan.types import Component
+from inferplane.log import get_logger
+from inferplane.plan.types import Component, Plan
+from inferplane.plugins.inventory import CORE
+from inferplane.plugins.modes import LOCKED
+from inferplane.plugins.tamper import Change, Watch
+
+log = get_logger(__name__)
 
 
 def load_component(component: Component) -> Any:
-    """Import "module:attribute".
+    """Import "module:attribute", or a module.
 
     Raises InferplaneError when the distribution's version is not the Plan's, or the import fails, naming distribution
     and version.
@@ -31,7 +41,7 @@ def load_component(component: Component) -> Any:
     module, _, attributes = component.load.partition(":")
     try:
         value: Any = importlib.import_module(module)
-        for name in attributes.split("."):
+        for name in filter(None, attributes.split(".")):
             value = getattr(value, name)
     except (ImportError, AttributeError, OSError) as error:
         raise InferplaneError(
@@ -40,3 +50,64 @@ def load_component(component: Component) -> Any:
             remedy=reinstall,
         ) from error
     return value
+
+
+class Loader:
+    """`load_component` for the components of one Plan, with a guard against plugins that change the core.
+
+    A change is a warning that names the plugin and what it rebound, and an error when the plugins are locked. Changes
+    that constructors make are seen at the next load and at `check`.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._locked = plan.plugins_mode == LOCKED
+        plugins = [component for component in components_of(plan) if component.distribution != CORE]
+        self._owners = {component.load.partition(":")[0].partition(".")[0]: component for component in plugins}
+        self._watch: Watch | None = None
+        self._loaded: set[Component] = set()
+        self._last: Component | None = None
+
+    def __call__(self, component: Component) -> Any:
+        """Load a component. Raises InferplaneError as `load_component`, and for a change of the core when locked."""
+        if component.distribution == CORE or component in self._loaded:
+            return load_component(component)
+        if self._watch is None:
+            self._watch = Watch()
+        self.check()
+        value = load_component(component)
+        self._loaded.add(component)
+        self._last = component
+        self.check()
+        return value
+
+    def check(self) -> None:
+        """Report what was rebound since the last look; whose code it is, or else the component that was loaded last."""
+        if self._watch is None or self._last is None:
+            return
+        changes: dict[str, list[str]] = {}
+        for change in self._watch.changes(self._owners):
+            changes.setdefault(self._owner_of(change), []).append(change.name)
+        for owner, names in changes.items():
+            self._report(owner, names)
+
+    def _owner_of(self, change: Change) -> str:
+        component = self._owners.get(change.origin) or self._last
+        assert component is not None
+        return f"{component.distribution} {component.version}"
+
+    def _report(self, owner: str, names: list[str]) -> None:
+        message = f"plugin {owner} changes the core, which no plugin may: it rebinds {', '.join(names)}"
+        if self._locked:
+            remedy = f"--disable-plugins {owner.split()[0]}, or ask its authors to use the contract"
+            raise InferplaneError(message, code="plugin.tampering", remedy=remedy)
+        log.warning("%s", message)
+
+
+def components_of(plan: Plan) -> Iterator[Component]:
+    """Every component that a Plan names."""
+    yield plan.platform
+    yield plan.checkpoint_format
+    yield from plan.attention
+    yield from (binding.provider for binding in plan.ops)
+    yield from (component for _, component in plan.linear)
+    yield from plan.hooks

@@ -18,6 +18,7 @@ from inferplane.plan.geometry import (
     tokens_per_page,
     wasted_share,
 )
+from inferplane.plan.hooks import worker_components
 from inferplane.plan.limits import choose_limits
 from inferplane.plan.options import platform_options
 from inferplane.plan.select_attention import AttentionChoice, GroupNeed, Offer, select_attention
@@ -109,6 +110,7 @@ def resolve(
         long_prefill_token_threshold=settings.value("scheduler.long_prefill_token_threshold"),
         seed=settings.value("model.seed"),
         plugins_mode=settings.value("platform.plugins_mode"),
+        hooks=worker_components(discovery),
         decisions=_unique(decisions),
         warnings=tuple(dict.fromkeys([*warnings, *parts.warnings])),
     )

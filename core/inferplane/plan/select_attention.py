@@ -10,7 +10,7 @@ from inferplane.errors import InferplaneError, InvalidValue
 from inferplane.plan.geometry import LayerGroup
 from inferplane.plan.types import Decision, Loser
 from inferplane.plugins.records import FoundAttention, Refused
-from inferplane_api.spec import AttentionRequest, Reason, Verdict, describe_attention_refusal
+from inferplane_api.spec import AttentionRequest, Reason, Verdict, describe_attention_refusal, unknown_requirements
 
 FIELD = "attention_backend"
 
@@ -122,10 +122,11 @@ def _select(need: GroupNeed, offer: Offer, wanted: FoundAttention | None) -> Att
 
 
 def _verdict(found: FoundAttention, need: GroupNeed, check: Check) -> Verdict:
-    """The backend's data, then the page sizes, then its own check, which is not asked what data already refuses."""
+    """What it cannot know of, its data, the page sizes; then its own check, which is not asked what these refuse."""
+    unknown = unknown_requirements(need.request, found.api)
     verdict = describe_attention_refusal(found.spec, need.request)
     pages = need.takes_pages(found)
-    reasons = (*verdict.reasons, pages) if pages is not None else verdict.reasons
+    reasons = (*unknown, *verdict.reasons, *((pages,) if pages is not None else ()))
     if reasons:
         return Verdict(reasons)
     return check(found.spec.id, need.request)

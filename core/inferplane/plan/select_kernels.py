@@ -9,7 +9,7 @@ from inferplane.errors import InferplaneError
 from inferplane.plan.types import Component, Decision, Loser, OpBinding
 from inferplane.plugins.records import FoundKernel
 from inferplane_api.ops import SCHEMAS
-from inferplane_api.spec import ANY_PLATFORM, DeviceInfo, KernelRequest, Reason, Verdict
+from inferplane_api.spec import ANY_PLATFORM, DeviceInfo, KernelRequest, Reason, Verdict, unknown_requirements
 
 ANY_SCHEME = "*"
 DENSE = "dense"
@@ -76,7 +76,7 @@ def _select(kind: str, name: str, candidates: Sequence[FoundKernel], need: Kerne
     request = KernelRequest(platform=need.platform, device=need.device, dtype=need.dtype, subject=name)
     verdicts = []
     for found in candidates:
-        reasons = describe_kernel_refusal(found, need)
+        reasons = (*unknown_requirements(request, found.api), *describe_kernel_refusal(found, need))
         if not reasons and found.spec.check is not None:
             reasons = need.check(found.spec.id, request).reasons
         verdicts.append((found, reasons))

@@ -50,6 +50,17 @@ class OpBinding(msgspec.Struct, frozen=True, kw_only=True):
     provider: Component
 
 
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """A value of the configuration in effect, and where it comes from."""
+
+    path: str
+    """"cache.block_size"."""
+    value: str
+    source: str
+    """"flag --block-size", "file FILE", "keyword block_size", "default", "plugin NAME VERSION", "device", "checkpoint"
+    or "automatic"."""
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine process needs to know. Made once, by `resolve`; nobody re-decides or edits it."""
 
@@ -80,7 +91,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     limits: RunnerLimits
     """max_model_len is the upper bound; what fits is measured and told in Ready."""
     auto_max_model_len: bool
-    """True: the engine may shrink max_model_len to what fits; False: the user asked for it, so not fitting is an error."""
+    """True: the engine may shrink max_model_len to what fits; False: the user asked for it: not fitting is an error."""
     max_pages: int | None = None
     """The user's limit on the pool."""
     memory_limit_bytes: int | None = None
@@ -96,5 +107,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     plugins_mode: str = "auto"
     """"auto", "listed" or "locked"; when locked, a plugin that changes the core is an error."""
 
+    hooks: tuple[Component, ...] = ()
+    """Plugins whose worker hooks an engine process calls."""
+    settings: tuple[Setting, ...] = ()
+    """Every setting that matters to an engine, with the value that holds."""
     decisions: tuple[Decision, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from inferplane.plugins.tamper import Watch
 from inferplane.plugins.wire import (
     HEADER,
     Answer,
@@ -50,6 +51,11 @@ HOOKS = "inferplane.plugins"
 class Answerer:
     """Answers requests about one distribution, in whatever process it lives."""
 
+    def __init__(self, *, guarded: bool = False) -> None:
+        """guarded=True: tell which names of the core the distribution's code rebinds in this process."""
+        self._watch = Watch() if guarded else None
+        self._modules: set[str] = set()
+
     def answer(self, request: Request, emit: Emit) -> None:
         """Emit the replies to one request, the last of which is Done."""
         if isinstance(request, Load):
@@ -62,10 +68,14 @@ class Answerer:
             _emit_call(0, lambda: checked(find(request.function)(value), result), emit)
         else:
             _emit_call(0, lambda: call_hook(request), emit)
-        emit(Done())
+        emit(Done(self._patched()))
+
+    def _patched(self) -> tuple[str, ...]:
+        return tuple(change.name for change in self._watch.changes(self._modules)) if self._watch is not None else ()
 
     def _load(self, request: Load, emit: Emit) -> None:
         for index, entry in enumerate(request.entries):
+            self._modules.add(entry.value.partition(":")[0].partition(".")[0])
             try:
                 value = msgspec.Raw(encode(load_descriptor(entry)))
             except BaseException as error:
@@ -81,17 +91,16 @@ class Answerer:
 def load_descriptor(entry: EntryRef) -> object:
     """Import the value of an entry point; TypeError when it is not the descriptor that the group asks for."""
     value = find(entry.value)
-    expected = GROUPS.get(entry.group)
-    if expected is None:
-        return None
-    return checked(value, expected)
+    if entry.group == HOOKS:
+        return {"name": entry.name, "load": entry.value, "hooks": implemented_hooks(value, entry.name)}
+    return checked(value, GROUPS[entry.group])
 
 
 def find(path: str) -> Any:
     """The object at "module:attribute"."""
     module, _, attributes = path.partition(":")
     value: Any = importlib.import_module(module)
-    for name in attributes.split("."):
+    for name in filter(None, attributes.split(".")):
         value = getattr(value, name)
     return value
 
@@ -103,16 +112,30 @@ def checked(value: object, expected: type) -> object:
     return value
 
 
-def call_hook(request: Hook) -> object:
-    """Register one plugin with pluggy and call one hook; a list of findings, empty when it does not implement it."""
+def implemented_hooks(plugin: object, name: str) -> list[str]:
+    """Names of the hooks that a plugin implements. Raises pluggy's error for a hook that does not exist."""
+    manager = _manager(plugin, name)
+    return sorted(caller.name for caller in manager.get_hookcallers(plugin) or ())
+
+
+def _manager(plugin: object, name: str) -> Any:
+    """A manager of this plugin alone: its hooks are called by themselves."""
     import pluggy
 
     from inferplane_api import hooks
 
     manager = pluggy.PluginManager(hooks.PROJECT)
     manager.add_hookspecs(hooks)
-    manager.register(find(request.entry.value), request.entry.name)
+    manager.register(plugin, name)
     manager.check_pending()
+    return manager
+
+
+def call_hook(request: Hook) -> object:
+    """Call one hook of one plugin; a list of findings, empty when it does not implement it."""
+    from inferplane_api import hooks
+
+    manager = _manager(find(request.entry.value), request.entry.name)
     arguments: dict[str, Any] = msgspec.msgpack.decode(request.arguments)
     if "host" in arguments:
         arguments["host"] = msgspec.convert(arguments["host"], type=_host_type())
@@ -150,7 +173,7 @@ def _emit_call(index: int, function: Callable[[], object], emit: Emit) -> None:
 def serve(requests: BinaryIO, replies: BinaryIO) -> None:
     """Answer framed requests until the launcher closes its end."""
     decoder = msgspec.msgpack.Decoder(Request)
-    answerer = Answerer()
+    answerer = Answerer(guarded=True)
 
     def emit(reply: Reply) -> None:
         replies.write(frame(reply))

@@ -8,32 +8,26 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from inferplane.errors import InferplaneError
-from inferplane.host.hardware import (
-    PROCESSING_ACCELERATOR,
-    HardwareTable,
-    base_class,
-    has_device_node,
-    load_hardware_table,
-    on_bus,
-    seen,
-)
+from inferplane.host.hardware import HardwareTable, load_hardware_table
+from inferplane.plugins.child import HOOKS
+from inferplane.plugins.evidence import found_platform
 from inferplane.plugins.inspection import PLATFORMS, Inspected, Inspection, inspect_distribution
-from inferplane.plugins.inventory import KINDS, PluginEntry, list_entry_points
-from inferplane.plugins.modes import admit
+from inferplane.plugins.inventory import API, CORE, KINDS, PluginEntry, list_entry_points, lowest_api
+from inferplane.plugins.modes import LOCKED, admit
 from inferplane.plugins.ownership import ownership_problems
 from inferplane.plugins.process import ChildWorker, Worker
 from inferplane.plugins.records import (
-    NOT_EXPOSED,
     Found,
     FoundAttention,
     FoundFormat,
+    FoundHooks,
     FoundKernel,
     FoundModel,
     FoundPlatform,
@@ -43,14 +37,13 @@ from inferplane.plugins.records import (
 )
 from inferplane.plugins.variables import unknown_variables
 from inferplane.plugins.wire import Answer, Call, EntryRef, Hook, Request, encode
+from inferplane_api import API_VERSION
+from inferplane_api.deprecated import deprecated_uses
 from inferplane_api.model import ModelSpec
 from inferplane_api.spec import (
     AttentionRequest,
     HostInfo,
     KernelRequest,
-    PlatformSpec,
-    ProbeResult,
-    ProbeState,
     Reason,
     Verdict,
 )
@@ -65,6 +58,24 @@ TIMEOUT = 10.0
 T = TypeVar("T")
 
 
+class HookAnswer(NamedTuple):
+    """What one plugin made of one hook."""
+
+    plugin: FoundHooks
+    hook: str
+    findings: list[Finding]
+    failure: Reason | None = None
+
+    @property
+    def owner(self) -> str:
+        """ "NAME of DISTRIBUTION VERSION"."""
+        return f"{self.plugin.spec.name} of {self.plugin.distribution} {self.plugin.version}"
+
+    def describe(self) -> str:
+        """The failure as a person should read it."""
+        return f"plugin {self.owner}: its hook {self.hook} failed: {self.failure}"
+
+
 class Discovery:
     """What is installed and usable on this host. A context manager: children live until `close`, for `check`."""
 
@@ -75,6 +86,7 @@ class Discovery:
         hardware: HardwareTable | None = None,
         entries: Iterable[PluginEntry] = (),
         left_out: Iterable[LeftOut] = (),
+        mode: str = "auto",
         inspections: Iterable[Inspection] = (),
         timeout: float = TIMEOUT,
     ) -> None:
@@ -84,11 +96,15 @@ class Discovery:
         """Every usable entry point, of kinds without descriptors too."""
         self.left_out = tuple(left_out)
         """What is installed and may not be used."""
+        self.mode = mode
+        """How plugins were admitted: "auto", "listed" or "locked"."""
         self.platforms: list[FoundPlatform] = []
         self.attention: list[FoundAttention] = []
         self.kernels: list[FoundKernel] = []
         self.formats: list[FoundFormat] = []
         self.models: list[FoundModel] = []
+        self.hook_plugins: list[FoundHooks] = []
+        """Those of the group `inferplane.plugins` none of whose hooks has failed."""
         self.refused: list[Refused] = []
         self.problems: list[Problem] = []
         self.seconds: dict[str, float] = {}
@@ -143,22 +159,35 @@ class Discovery:
                 return answer
         return None
 
+    def call_hook(self, hook: str, **arguments: Any) -> list[HookAnswer]:
+        """Call a hook of every plugin that implements it, one plugin at a time, each in its child.
+
+        One that raises, crashes or hangs is marked failed: it is in no later call and no Plan; the others go on.
+        """
+        from inferplane_api.hooks import Finding
+
+        answers: list[HookAnswer] = []
+        for plugin in list(self.hook_plugins):
+            if hook in plugin.spec.hooks:
+                reference = EntryRef(HOOKS, plugin.spec.name, plugin.spec.load)
+                request = Hook(reference, hook, msgspec.Raw(encode(arguments)), self._timeout)
+                answer = self._ask(plugin.distribution, request, list[Finding])
+                if isinstance(answer, Reason):
+                    self.hook_plugins.remove(plugin)
+                    answers.append(HookAnswer(plugin, hook, [], answer))
+                else:
+                    answers.append(HookAnswer(plugin, hook, answer))
+        return answers
+
     def findings(self, hook: str, **arguments: Any) -> list[Finding]:
-        """Call a hook of every `inferplane.plugins` entry, one at a time, in its child; a failing one is an error."""
+        """What a hook of every plugin found; one that fails is an error finding."""
         from inferplane_api.hooks import Finding
 
         findings: list[Finding] = []
-        for entry in self.entries:
-            if entry.kind == "plugins":
-                reference = EntryRef(entry.group, entry.name, entry.value)
-                request = Hook(reference, hook, msgspec.Raw(encode(arguments)), self._timeout)
-                answer = self._ask(entry.distribution, request, list[Finding])
-                if isinstance(answer, Reason):
-                    subject = f"{entry.name} of {entry.distribution} {entry.version}"
-                    message = f"its hook {hook} failed: {answer}"
-                    findings.append(Finding(level="error", subject=subject, message=message))
-                else:
-                    findings += answer
+        for answer in self.call_hook(hook, **arguments):
+            findings += answer.findings
+            if answer.failure is not None:
+                findings.append(Finding(level="error", subject="hook", message=answer.describe()))
         return findings
 
     def raise_errors(self) -> None:
@@ -175,6 +204,7 @@ class Discovery:
         if distribution not in self._workers:
             self._workers[distribution] = ChildWorker()
         replies = self._workers[distribution].ask(request, time.monotonic() + self._timeout)
+        self._tell_patched([entry for entry in self.entries if entry.distribution == distribution], replies.patched)
         if replies.failure is not None:
             return replies.failure
         answer = next(reply for reply in replies.messages if isinstance(reply, Answer))
@@ -194,16 +224,45 @@ class Discovery:
             "inferplane.kernels": self.kernels,
             "inferplane.quantization": self.formats,
             "inferplane.models": self.models,
+            HOOKS: self.hook_plugins,
         }
+        self._tell_patched([item.entry for item in inspection.entries], inspection.patched)
         for item in inspection.entries:
             entry = item.entry
             if entry.group == PLATFORMS:
-                self.platforms.append(_platform(item, self.host, self.hardware))
+                self.platforms.append(found_platform(item, self.host, self.hardware))
             elif item.spec is None:
                 self._refuse(item)
             else:
-                found = Found(spec=item.spec, distribution=entry.distribution, version=entry.version)
+                oldest = API_VERSION if entry.distribution == CORE else lowest_api(entry.api_range)
+                found = Found(spec=item.spec, distribution=entry.distribution, version=entry.version, api=oldest)
                 lists[entry.group].append(found)
+            self._tell_deprecated(item)
+
+    def _tell_patched(self, entries: Iterable[PluginEntry], names: Sequence[str]) -> None:
+        """A plugin that changes the core, though only in its own child: a warning, and an error when locked."""
+        owners = {(entry.distribution, entry.version) for entry in entries}
+        for distribution, version in owners if names else ():
+            self.problems.append(
+                Problem(
+                    level="error" if self.mode == LOCKED else "warning",
+                    code="plugin.tampering",
+                    message=f"plugin {distribution} {version} changes the core, which no plugin may: "
+                    f"its descriptor, probe or hook rebinds {', '.join(names)}",
+                    remedy=f"--disable-plugins {distribution}, or ask its authors to use the contract",
+                )
+            )
+
+    def _tell_deprecated(self, item: Inspected) -> None:
+        """One warning for each deprecated field or value of a descriptor."""
+        entry = item.entry
+        for use in deprecated_uses(item.spec) if item.spec is not None else ():
+            message = (
+                f"{entry.name!r} of plugin {entry.distribution} {entry.version} uses {use.name}, deprecated since "
+                f"{API} {use.since} and gone in {use.removal}: use {use.replacement}"
+            )
+            remedy = f"pip install --upgrade {entry.distribution}, or ask its authors to use {use.replacement}"
+            self.problems.append(Problem(level="warning", code="api.deprecated", message=message, remedy=remedy))
 
     def _refuse(self, item: Inspected) -> None:
         entry, state = item.entry, item.result.state
@@ -230,13 +289,20 @@ def discover(
     """Inspect every installed plugin that the user's lists allow.
 
     strict=False leaves errors in `problems` for a report instead of raising the first. Raises InferplaneError for an
-    unknown name in a list, a lock file that does not hold, a duplicate id, an id in another distribution's namespace, an
-    unknown INFERPLANE_* variable.
+    unknown name in a list, a lock file that does not hold, a duplicate id, an id in another's namespace, or an unknown
+    INFERPLANE_* variable.
     """
     everything = list_entry_points()
     entries, left_out = admit(everything, config, environ)
     inspections = _inspect_all(entries, host, timeout)
-    discovery = Discovery(host, entries=entries, left_out=left_out, inspections=inspections, timeout=timeout)
+    discovery = Discovery(
+        host,
+        entries=entries,
+        left_out=left_out,
+        mode=config.plugins_mode,
+        inspections=inspections,
+        timeout=timeout,
+    )
     discovery.problems += ownership_problems(discovery)
     discovery.problems += _unknown_groups(everything)
     unread = len(entries) < len(everything) or any(found.spec is None for found in discovery.platforms)
@@ -277,49 +343,6 @@ def _inspect_all(entries: list[PluginEntry], host: HostInfo, timeout: float) -> 
         remedy = "raise the limits on processes and memory"
         raise InferplaneError(message, code="plugin.process", remedy=remedy) from failures[0]
     return [results[name] for name in groups]
-
-
-def _platform(item: Inspected, host: HostInfo, hardware: HardwareTable) -> FoundPlatform:
-    entry = item.entry
-    spec = item.spec if isinstance(item.spec, PlatformSpec) else None
-    on_host = _evidence(spec, entry.distribution, host, hardware)
-    return FoundPlatform(
-        name=entry.name,
-        distribution=entry.distribution,
-        version=entry.version,
-        spec=spec,
-        result=_with_exposure(item.result, spec, host),
-        on_host=on_host,
-    )
-
-
-def _evidence(spec: PlatformSpec | None, distribution: str, host: HostInfo, hardware: HardwareTable) -> bool:
-    """Whether the platform's hardware is on this host; without a descriptor, what the package's name tells.
-
-    A stranger's package without a readable descriptor counts as on this host only where the bus shows an accelerator
-    that no known package is for: no false alarm on a host without one.
-    """
-    if spec is not None:
-        return seen(spec.evidence, host)
-    if (known := hardware.for_package(distribution)) is not None:
-        return known.seen_on(host)
-    return any(
-        base_class(device) == PROCESSING_ACCELERATOR and not any(line.matches(device) for line in hardware.hardware)
-        for device in host.pci_devices
-    )
-
-
-def _with_exposure(result: ProbeResult, spec: PlatformSpec | None, host: HostInfo) -> ProbeResult:
-    """An ABSENT device that the bus shows and that has no node is in a container that does not pass it on."""
-    if spec is None or result.state is not ProbeState.ABSENT or not spec.evidence.device_paths:
-        return result
-    if not on_bus(spec.evidence, host) or has_device_node(spec.evidence):
-        return result
-    if any(reason.code == NOT_EXPOSED for reason in result.reasons):
-        return result
-    want = ", ".join(spec.evidence.device_paths)
-    reason = Reason(code=NOT_EXPOSED, field="device nodes", want=want, hint=spec.evidence.container_hint)
-    return msgspec.structs.replace(result, reasons=(reason, *result.reasons))
 
 
 def _variables(discovery: Discovery, environ: Mapping[str, str], *, unread: bool) -> list[Problem]:

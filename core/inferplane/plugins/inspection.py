@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from inferplane.plugins.child import HOOKS
 from inferplane.plugins.inventory import API, CORE, PluginEntry, admits
 from inferplane.plugins.process import ChildWorker, LocalWorker, Replies, Worker
+from inferplane.plugins.records import HookPlugin
 from inferplane.plugins.wire import Answer, EntryRef, Load, Loaded, Probe
 from inferplane_api import API_VERSION
 from inferplane_api.spec import GROUPS, HostInfo, PlatformSpec, ProbeResult, ProbeState, Reason
@@ -35,6 +37,12 @@ class Inspection(NamedTuple):
     worker: Worker | None
     """Alive for later calls; None when nothing was started."""
     seconds: float
+    patched: tuple[str, ...] = ()
+    """Names of the core that the distribution rebound in its child."""
+
+
+DESCRIPTORS: dict[str, type[msgspec.Struct]] = {**GROUPS, HOOKS: HookPlugin}
+"""Groups that a child reads, and what it answers for an entry of each."""
 
 
 def inspect_distribution(entries: list[PluginEntry], host: HostInfo, seconds: float) -> Inspection:
@@ -44,7 +52,7 @@ def inspect_distribution(entries: list[PluginEntry], host: HostInfo, seconds: fl
     """
     started = time.monotonic()
     first = entries[0]
-    known = [entry for entry in entries if entry.group in GROUPS]
+    known = [entry for entry in entries if entry.group in DESCRIPTORS]
     if reason := incompatibility(first, host):
         refused = [_refused(entry, ProbeState.INCOMPATIBLE, reason) for entry in known]
         return Inspection(first.distribution, refused, None, 0.0)
@@ -52,9 +60,10 @@ def inspect_distribution(entries: list[PluginEntry], host: HostInfo, seconds: fl
         return Inspection(first.distribution, [], None, 0.0)
     worker: Worker = LocalWorker() if first.distribution == CORE else ChildWorker()
     deadline = started + seconds
-    loaded = _load(worker, known, deadline)
-    probed = _probe(worker, loaded, host, deadline)
-    return Inspection(first.distribution, probed, worker, time.monotonic() - started)
+    loaded, patched = _load(worker, known, deadline)
+    probed, patched_by_probes = _probe(worker, loaded, host, deadline)
+    seconds = time.monotonic() - started
+    return Inspection(first.distribution, probed, worker, seconds, (*patched, *patched_by_probes))
 
 
 def incompatibility(entry: PluginEntry, host: HostInfo) -> Reason | None:
@@ -65,18 +74,24 @@ def incompatibility(entry: PluginEntry, host: HostInfo) -> Reason | None:
     return _torch_mismatch(entry.torch_range, host)
 
 
-def _torch_mismatch(specifier: str | None, host: HostInfo) -> Reason | None:
+def _torch_mismatch(specifier: str | None, host: HostInfo, builds: tuple[str, ...] = ()) -> Reason | None:
+    """A version out of range; or a build that the platform does not run with, where torch names its build."""
+    build = (host.torch_version or "").partition("+")[2]
     if admits(specifier, host.torch_version):
-        return None
+        if not builds or not build or build.startswith(builds):
+            return None
+        hint = f"install a build of torch whose version ends in {' or '.join(f'+{each}*' for each in builds)}"
+        return Reason(code="torch.build", field="torch build", want=", ".join(builds), have=build, hint=hint)
     hint = f"pip install 'torch{specifier}'"
     return Reason(code="torch.range", field="torch", want=specifier or "any", have=host.torch_version or "", hint=hint)
 
 
-def _load(worker: Worker, entries: list[PluginEntry], deadline: float) -> list[Inspected]:
+def _load(worker: Worker, entries: list[PluginEntry], deadline: float) -> tuple[list[Inspected], tuple[str, ...]]:
     references = [EntryRef(entry.group, entry.name, entry.value) for entry in entries]
     replies = worker.ask(Load(references, _remaining(deadline)), deadline)
     answers = {reply.index: reply for reply in replies.messages if isinstance(reply, Loaded)}
-    return [_described(entry, answers.get(index), replies) for index, entry in enumerate(entries)]
+    loaded = [_described(entry, answers.get(index), replies) for index, entry in enumerate(entries)]
+    return loaded, replies.patched
 
 
 def _described(entry: PluginEntry, answer: Loaded | None, replies: Replies) -> Inspected:
@@ -86,7 +101,7 @@ def _described(entry: PluginEntry, answer: Loaded | None, replies: Replies) -> I
     if answer.error:
         return _refused(entry, ProbeState.BROKEN, Reason(code="plugin.import", hint=answer.error))
     try:
-        spec = msgspec.msgpack.decode(answer.value, type=GROUPS[entry.group])
+        spec = msgspec.msgpack.decode(answer.value, type=DESCRIPTORS[entry.group])
     except msgspec.MsgspecError as error:
         return _refused(entry, ProbeState.BROKEN, Reason(code="plugin.descriptor", hint=str(error)))
     if (own := spec_name(spec)) != entry.name:
@@ -116,23 +131,28 @@ def spec_name(spec: msgspec.Struct) -> str:
     raise AssertionError(f"{type(spec).__name__} has no name")
 
 
-def _probe(worker: Worker, loaded: list[Inspected], host: HostInfo, deadline: float) -> list[Inspected]:
+def _probe(
+    worker: Worker, loaded: list[Inspected], host: HostInfo, deadline: float
+) -> tuple[list[Inspected], tuple[str, ...]]:
     """Probe the platforms among the loaded entries; the others pass through."""
     results: dict[int, ProbeResult] = {}
+    patched: tuple[str, ...] = ()
     wanted: dict[int, str] = {}
     for index, item in enumerate(loaded):
         if isinstance(item.spec, PlatformSpec):
-            if reason := _torch_mismatch(item.spec.requires_torch or None, host):
+            if reason := _torch_mismatch(item.spec.requires_torch or None, host, item.spec.torch_builds):
                 results[index] = ProbeResult(state=ProbeState.INCOMPATIBLE, reasons=(reason,))
             else:
                 wanted[index] = item.spec.probe
     if wanted:
         replies = worker.ask(Probe(list(wanted.values()), host, _remaining(deadline)), deadline)
         results |= zip(wanted, _probe_results(replies, len(wanted)), strict=True)
-    return [
+        patched = replies.patched
+    probed = [
         item._replace(state=results[index].state, result=results[index]) if index in results else item
         for index, item in enumerate(loaded)
     ]
+    return probed, patched
 
 
 def _probe_results(replies: Replies, count: int) -> Iterable[ProbeResult]:

@@ -14,10 +14,13 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 PREFIX = "inferplane."
 CORE = "inferplane"
 API = "inferplane-api"
+FIRST_API = "0.1.0"
+"""The first version of the contract."""
 
 KINDS = (
     "platforms",
@@ -109,6 +112,19 @@ def admits(specifier: str | None, version: str | None) -> bool:
     if version is None:
         return False
     return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def lowest_api(specifier: str | None) -> str:
+    """The oldest contract that a range admits, "0.1": what the plugin may have been built against.
+
+    The contract's first version where the range has no lower bound.
+    """
+    bounds = [
+        Version(part.version.removesuffix(".*"))
+        for part in SpecifierSet(specifier or "")
+        if part.operator in (">=", ">", "~=", "==")
+    ]
+    return str(max([Version(FIRST_API), *bounds]))
 
 
 def _plugin_distributions() -> Iterator[Distribution]:

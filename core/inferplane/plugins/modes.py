@@ -1,4 +1,4 @@
-"""Which installed plugins a start may use, by mode (auto, listed, locked) and by the user's lists; reads metadata only."""
+"""Which installed plugins may be used, by mode (auto, listed, locked) and by the user's lists; reads metadata only."""
 
 from __future__ import annotations
 

@@ -29,6 +29,8 @@ class Replies(NamedTuple):
 
     messages: list[Reply]
     failure: Reason | None = None
+    patched: tuple[str, ...] = ()
+    """Names of the core that the plugin rebound in its own process."""
 
 
 class Worker(Protocol):
@@ -75,6 +77,7 @@ class ChildWorker:
         except OSError:
             self._stderr.close()
             raise
+        self._closed = False
         self._failure: Reason | None = None
         self._buffer = bytearray()
         self._decoder = msgspec.msgpack.Decoder(Reply)
@@ -84,6 +87,7 @@ class ChildWorker:
         if self._failure is not None:
             return Replies([], self._failure)
         messages: list[Reply] = []
+        patched: tuple[str, ...] = ()
         try:
             stdin = self._process.stdin
             assert stdin is not None
@@ -91,6 +95,7 @@ class ChildWorker:
             stdin.flush()
             while not isinstance(reply := self._receive(deadline), Done):
                 messages.append(reply)
+            patched = reply.patched
         except _Failed as failure:
             self._failure = failure.reason
         except OSError:
@@ -99,11 +104,12 @@ class ChildWorker:
             self._failure = Reason(code="plugin.noise", hint=f"its answer cannot be read: {error}")
         if self._failure is not None:
             self.close()
-        return Replies(messages, self._failure)
+        return Replies(messages, self._failure, patched)
 
     def close(self) -> None:
-        """Kill the child with everything it started."""
-        if self._process.poll() is None:
+        """Kill the child with everything it started, which may outlive a child that crashed."""
+        if not self._closed:
+            self._closed = True
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from inferplane_api import API_VERSION
 from inferplane_api.spec import (
     AttentionSpec,
     KernelSpec,
@@ -32,8 +33,20 @@ class Found(msgspec.Struct, Generic[SpecT], frozen=True, kw_only=True):
     spec: SpecT
     distribution: str
     version: str
+    api: str = API_VERSION
+    """The oldest contract that the distribution admits: fields of a request that are newer are unknown to it."""
 
 
+class HookPlugin(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of the group `inferplane.plugins`, and which hooks it implements."""
+
+    name: str
+    load: str
+    """"module:attribute", or a module."""
+    hooks: frozenset[str]
+
+
+FoundHooks = Found[HookPlugin]
 FoundAttention = Found[AttentionSpec]
 FoundKernel = Found[KernelSpec]
 FoundFormat = Found[WeightFormatSpec]

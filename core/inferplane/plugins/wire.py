@@ -82,6 +82,9 @@ class Answer(msgspec.Struct, frozen=True, tag="answer"):
 class Done(msgspec.Struct, frozen=True, tag="done"):
     """The end of the answers to one request."""
 
+    patched: tuple[str, ...] = ()
+    """Names of the core and of the contract that the plugin rebound meanwhile."""
+
 
 Reply = Loaded | Answer | Done
 

@@ -77,7 +77,16 @@ def test_the_reference_runs_everything_where_nothing_better_is_there(plan_for: C
 def test_every_choice_is_recorded(plan_for: Callable[..., Plan]) -> None:
     subjects = [decision.subject for decision in plan_for().decisions]
     assert len(subjects) == len(set(subjects))
-    expected = {"plugins", "platform", "model llama", "checkpoint format", "dtype", "kv dtype", "attention full x2", "pages"}
+    expected = {
+        "plugins",
+        "platform",
+        "model llama",
+        "checkpoint format",
+        "dtype",
+        "kv dtype",
+        "attention full x2",
+        "pages",
+    }
     expected |= {"linear dense", "linear *", "config model.max_model_len", "config scheduler.max_num_seqs"}
     expected |= {"config scheduler.max_num_batched_tokens", "config cache.enable_prefix_caching"}
     assert set(subjects) == expected | {f"op {schema.id}" for schema in SCHEMAS.values()}

@@ -18,6 +18,8 @@ from inferplane.config import PlatformConfig
 from inferplane.errors import InferplaneError
 from inferplane.plugins.discovery import Discovery, discover
 from inferplane.plugins.records import NOT_EXPOSED, FoundPlatform
+from inferplane_api import API_VERSION
+from inferplane_api.deprecated import Deprecation
 from inferplane_api.spec import AttentionRequest, DeviceInfo, HostInfo, PciDevice, ProbeState
 
 Write = Callable[..., str]
@@ -477,3 +479,57 @@ def test_discovery_is_light(module: str) -> None:
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_a_deprecated_field_is_one_warning_with_plugin_and_replacement(
+    write_platform: Write, host: HostInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Deprecation(name="PlatformSpec.communicator", since="0.1.0", replacement="comm", removal="0.2.0")
+    monkeypatch.setattr("inferplane_api.deprecated.DEPRECATIONS", (fake,))
+    write_platform("acme-npu", HEALTHY.replace("tier=5", "tier=5, communicator='acmecc'"))
+    with discover(host, config("acme-npu"), environ={}) as discovery:
+        (problem,) = discovery.problems
+        assert find(discovery, "acme").state is ProbeState.PRESENT
+    assert (problem.level, problem.code) == ("warning", "api.deprecated")
+    assert problem.message == (
+        "'acme' of plugin acme-npu 1.2 uses PlatformSpec.communicator, deprecated since inferplane-api 0.1.0 and gone "
+        "in 0.2.0: use comm"
+    )
+
+
+def test_the_oldest_contract_is_read_from_the_metadata(write_distribution: Write, host: HostInfo) -> None:
+    entries = {"attention": {"acme.fast": "A"}}
+    write_distribution("acme-npu", FAST + "A = attention('acme.fast')", entries, requires=("inferplane-api>=0.1,<9",))
+    with discover(host, config("acme-npu"), environ={}) as discovery:
+        oldest = {found.spec.id: found.api for found in discovery.attention}
+    assert oldest == {"acme.fast": "0.1.0", "reference.paged": API_VERSION}
+
+
+@pytest.mark.parametrize(
+    ("torch", "state"),
+    [("2.13.0+cpu", "INCOMPATIBLE"), ("2.13.0+acme5", "PRESENT"), ("2.13.0", "PRESENT")],
+)
+def test_the_build_of_torch(write_platform: Write, host: HostInfo, torch: str, state: str) -> None:
+    write_platform("acme-npu", HEALTHY.replace("tier=5", "tier=5, torch_builds=('acme',)"))
+    with discover(msgspec.structs.replace(host, torch_version=torch), config("acme-npu"), environ={}) as discovery:
+        found = find(discovery, "acme")
+    assert found.state.value == state
+    if state == "INCOMPATIBLE":
+        assert str(found.result.reasons[0]) == (
+            "torch.build: torch build wants acme, has cpu (install a build of torch whose version ends in +acme*)"
+        )
+
+
+def test_a_crash_takes_what_it_started_with_it(write_platform: Write, host: HostInfo, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    body = f"""import subprocess
+    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    open({str(pid_file)!r}, "w").write(str(helper.pid))
+    os.kill(os.getpid(), signal.SIGSEGV)"""
+    write_platform("acme-npu", probe_with(body))
+    with discover(host, config("acme-npu"), environ={}) as discovery:
+        assert find(discovery, "acme").result.reasons[0].code == "plugin.crashed"
+    deadline = time.monotonic() + 10
+    while alive(int(pid_file.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(int(pid_file.read_text()))
