@@ -68,9 +68,9 @@ def test_commands_exist(path: Path) -> None:
 def every_flag() -> set[str]:
     """What the help of all commands shows."""
     flags: set[str] = set()
-    for command in COMMANDS:
+    for words in [*([command] for command in COMMANDS), ["plugins", "lock"]]:
         with pytest.raises(SystemExit), redirect_stdout(io.StringIO()) as out:
-            inferplane.cli.main.main([command, "--help"])
+            inferplane.cli.main.main([*words, "--help"])
         flags |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", out.getvalue()))
     return flags
 
