@@ -117,7 +117,7 @@ class SDPAAttention:
             seen, offsets = visible[rows, None], np.arange(longest)
             positions = lengths[rows, None] - seen + np.minimum(offsets, seen - 1)
             slots = self._slots(table, rows[:, None], positions).flatten()
-            whole = size == self._num_tokens
+            whole = size == self._num_tokens and not self._padded
             mask = self._decode_mask(offsets >= seen)
             decodes.append(Decode(None if whole else torch.from_numpy(rows), size, slots, mask))
         return decodes

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
 
 
 class AttentionBatch(NamedTuple):
-    """One KV group's view of a step, given to `PagedAttention.plan`.
+    """One KV group's view of a step, given to `PagedAttention.plan`. T tokens, R requests (rows), P page-table entries.
 
-    Device tensors have the step's real sizes or, in a captured graph, those of the bucket (padded rows have
-    seq_len 0 and point at the null page). T tokens, R requests (rows), P page-table entries.
+    Device tensors have the step's real sizes; on a platform that declares buckets, and in a captured graph, those of
+    the bucket. Padding comes last, in the host's arrays too. A padded row has no token (query_start repeats its last
+    value), seq_len 0 and a page table of null pages. A padded token belongs to no row, has id 0, position 0 and slot -1;
+    what is computed for it is ignored. P is then `AttentionContext.max_pages`. Models are asked for the logits of a
+    batch bucket of rows likewise; sampling sees the real rows only.
     """
 
     query_start: torch.Tensor

@@ -123,9 +123,10 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, kw_only=True):
     """What a device asks of the scheduler, as data, so that nobody forks it. Defaults: no constraint."""
 
     token_buckets: tuple[int, ...] = ()
-    """Allowed numbers of tokens in a step, ascending; the runner pads up. Empty: any."""
+    """Allowed numbers of tokens in a step, ascending; the runner pads up (see `AttentionBatch`). Empty: any. Every pair
+    of buckets that a step can have is run once before the first request."""
     batch_buckets: tuple[int, ...] = ()
-    """Allowed numbers of requests in a step, ascending."""
+    """Allowed numbers of requests in a step, and of rows of logits, ascending. Empty: any."""
     mixed_steps: bool = True
     """False: a step holds either single-token rows or prompt chunks, never both."""
     max_chunk: int | None = None

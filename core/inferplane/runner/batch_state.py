@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from inferplane.runner.step_shapes import ANY_SHAPE, StepShapes, pad
 from inferplane_api.batch import AttentionBatch
 
 if TYPE_CHECKING:
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
 
 Ints = npt.NDArray[np.int64]
 
+PADDED_SLOT = -1
+"""In the slot mapping: a padded token, which is not written."""
+
 
 class Step(NamedTuple):
-    """One step as tensors. T tokens, R rows; host columns are int64."""
+    """One step as tensors. T tokens, R rows; host columns are int64 and hold no padding."""
 
     input_ids: torch.Tensor
-    """[T] int64; tokens that the host does not know are taken from the last sampled ones."""
+    """[T] int64, padded to a bucket; tokens that the host does not know are taken from the last sampled ones."""
     positions: torch.Tensor
-    """[T] int64."""
+    """[T] int64, padded likewise."""
     attention: tuple[AttentionBatch, ...]
     """Per KV group."""
     query_start: Ints
@@ -45,8 +49,15 @@ class BatchState:
     The large arrays come from zeroed pages that the operating system maps when they are touched.
     """
 
-    def __init__(self, limits: RunnerLimits, geometry: KVGeometry, device: torch.device) -> None:
+    def __init__(
+        self,
+        limits: RunnerLimits,
+        geometry: KVGeometry,
+        device: torch.device,
+        shapes: StepShapes = ANY_SHAPE,
+    ) -> None:
         slots = limits.max_num_seqs
+        self._shapes = shapes
         self.device = device
         self.tokens_per_page = tuple(group.tokens_per_page for group in geometry.groups)
         self.token_ids = np.zeros((slots, limits.max_model_len), np.int32)
@@ -100,14 +111,15 @@ class BatchState:
         np.cumsum(counts, out=query_start[1:])
         rows = np.repeat(np.arange(len(slots)), counts)
         positions = np.arange(query_start[-1]) + (starts - query_start[:-1])[rows]
-        input_ids = upload(self.token_ids[slots[rows], positions].astype(np.int64), self.device)
+        num_tokens = self._shapes.tokens(len(positions))
+        input_ids = upload(pad(self.token_ids[slots[rows], positions].astype(np.int64), num_tokens), self.device)
         unknown = np.flatnonzero(starts + counts > self.num_known[slots])
         if unknown.size:
             sampled = last_sampled.index_select(0, upload(slots[unknown], self.device))
             input_ids.index_copy_(0, upload(query_start[1:][unknown] - 1, self.device), sampled)
         return Step(
             input_ids=input_ids,
-            positions=upload(positions, self.device),
+            positions=upload(pad(positions, num_tokens), self.device),
             attention=self._attention(slots, starts + counts, counts, query_start, rows, positions),
             query_start=query_start,
             slots=slots,
@@ -121,20 +133,23 @@ class BatchState:
         max_seq_len = int(seq_lens.max())
         longer = np.flatnonzero(counts != 1)
         num_decode_rows = int(longer[0]) if longer.size else len(slots)
-        query_start_host, seq_lens_host = query_start.astype(np.int32), seq_lens.astype(np.int32)
+        num_tokens, num_rows = self._shapes.tokens(len(positions)), self._shapes.rows(len(slots))
+        query_start_host = pad(query_start.astype(np.int32), num_rows + 1, len(positions))
+        seq_lens_host = pad(seq_lens.astype(np.int32), num_rows)
         query_start_device = upload(query_start_host, self.device)
         seq_lens_device = upload(seq_lens_host, self.device)
         batches = []
         for size, table in zip(self.tokens_per_page, self.page_tables, strict=True):
-            pages = table[slots, : -(-max_seq_len // size)]
+            width = table.shape[1] if self._shapes.static else -(-max_seq_len // size)
+            pages = table[slots, :width]
             page, offset = np.divmod(positions, size)
             slot_mapping = pages[rows, page].astype(np.int64) * size + offset
             batches.append(
                 AttentionBatch(
                     query_start=query_start_device,
                     seq_lens=seq_lens_device,
-                    page_table=upload(pages, self.device),
-                    slot_mapping=upload(slot_mapping, self.device),
+                    page_table=upload(pad(pages, num_rows), self.device),
+                    slot_mapping=upload(pad(slot_mapping, num_tokens, PADDED_SLOT), self.device),
                     query_start_host=query_start_host,
                     seq_lens_host=seq_lens_host,
                     num_decode_rows=num_decode_rows,

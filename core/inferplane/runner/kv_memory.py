@@ -9,6 +9,7 @@ import torch
 
 from inferplane.errors import InferplaneError
 from inferplane.plan.capacity import pages_of_request
+from inferplane.runner.step_shapes import StepShapes
 from inferplane_api.kv import KVView
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def plan_memory(plan: Plan, free: int, max_pages: int | None, weights: int, item
     length, otherwise of one page per group).
     """
     geometry, limits = plan.geometry, plan.limits
-    workspace = workspace_bytes(plan.model, limits, itemsize)
+    workspace = workspace_bytes(plan.model, StepShapes(plan.scheduling).padded(limits), itemsize)
     budget = int(free * plan.memory_utilization) - workspace
     if plan.memory_limit_bytes is not None:
         budget = min(plan.memory_limit_bytes, free - workspace)

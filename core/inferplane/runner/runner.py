@@ -19,12 +19,13 @@ from inferplane.runner.kv_memory import MemoryRow, allocate_pool, kv_views, plan
 from inferplane.runner.logprobs import LogprobBlock, read_logprobs, token_logprobs
 from inferplane.runner.sampler import Sampled, Sampler
 from inferplane.runner.slot_sampling import NO_LOGPROBS
+from inferplane.runner.step_shapes import StepShapes, pad
+from inferplane.runner.warmup import warmup_steps
 from inferplane_api.attention import AttentionContext
 from inferplane_api.batch import StepBatch
 from inferplane_api.kv import NULL_PAGE
 from inferplane_api.platform import PlatformContext
-from inferplane_api.sampling import SamplingParams
-from inferplane_api.step import NewRequest, StepPlan, StepResult, TokenLogprobs
+from inferplane_api.step import StepResult, TokenLogprobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from inferplane_api.checkpoint import Checkpoint
     from inferplane_api.kv import KVGroupSpec, KVView
     from inferplane_api.platform import Platform
-    from inferplane_api.step import SampleInputs
+    from inferplane_api.step import SampleInputs, StepPlan
 
 PROMPT_BLOCK_BYTES = 64 * 2**20
 """Most bytes of one block of prompt logits."""
@@ -81,6 +82,7 @@ class TorchRunner:
         self._plan = plan
         self._load_component = load or Loader(plan)
         self._progress = progress
+        self._shapes = StepShapes(plan.scheduling)
         platform_class = self._load_component(plan.platform)
         self._platform: Platform = platform_class(PlatformContext(plan.device, plan.platform_options, plan.num_threads))
         self._platform.runtime.activate()
@@ -137,7 +139,7 @@ class TorchRunner:
         )
 
     def _attention_context(self, group: KVGroupSpec) -> AttentionContext:
-        limits, layer = self._plan.limits, self._plan.model.layers[group.layers[0]]
+        limits, layer = self._shapes.padded(self._plan.limits), self._plan.model.layers[group.layers[0]]
         return AttentionContext(
             group=group,
             num_heads=group.num_heads,
@@ -159,21 +161,19 @@ class TorchRunner:
         self._views = kv_views(pool, plan.geometry, plan.model.num_layers)
         self.memory_table = planned.table
         num_slots = plan.limits.max_num_seqs
-        self._state = BatchState(plan.limits, plan.geometry, self._device)
+        self._state = BatchState(plan.limits, plan.geometry, self._device, self._shapes)
         self._sampler = Sampler(self._ops, num_slots, plan.model.vocab_size, self._device)
         self._last_sampled = torch.zeros(num_slots, dtype=torch.int64, device=self._device)
         return planned.num_pages
 
     def warmup(self) -> None:
-        """One small step on the null page, so that the first request does not pay for first calls."""
-        token = NewRequest(
-            slot=0, request_id="warm-up", token_ids=[0], num_prompt_tokens=1, params=SamplingParams(), seed=0
-        )
-        step = StepPlan(step_id=-1, added=[token], slots=[0], starts=[0], counts=[1], sample_rows=[0])
-        handle = self.launch(step)
-        self.sample(handle, None)
-        self.collect(handle)
-        self.launch(StepPlan(step_id=-1, removed=[0]))
+        """A small step on the null page, or one for every pair of buckets, so that no request pays for a first call."""
+        steps = warmup_steps(self._plan.scheduling, self._plan.limits)
+        for index, step in enumerate(steps):
+            self._progress("warm-up", index / len(steps))
+            handle = self.launch(step)
+            self.sample(handle, None)
+            self.collect(handle)
         for view in self._views:
             view.k[NULL_PAGE].zero_()
             view.v[NULL_PAGE].zero_()
@@ -206,11 +206,18 @@ class TorchRunner:
         rows = np.array(handle.plan.sample_rows, np.int64)
         slots, positions = step.slots[rows], (step.starts + step.counts)[rows]
         last = step.query_start[1:][rows] - 1
-        chosen = hidden if len(last) == len(hidden) else hidden.index_select(0, upload(last, self._device))
         output_positions = positions - self._state.num_prompt[slots]
-        sampled = self._sampler.sample(self._model.logits(chosen), slots, output_positions, inputs)
+        sampled = self._sampler.sample(self._logits(hidden, last), slots, output_positions, inputs)
         self._last_sampled.index_copy_(0, upload(slots, self._device), sampled.tokens)
         handle.rows = SampledRows(sampled, slots, positions, self._state.generation[slots])
+
+    def _logits(self, hidden: torch.Tensor, tokens: Ints) -> torch.Tensor:
+        """[len(tokens), vocab] of some of the step's tokens; what is computed has the rows of a batch bucket."""
+        padded = pad(tokens, self._shapes.rows(len(tokens)))
+        whole = len(tokens) == len(padded) == len(hidden)
+        chosen = hidden if whole else hidden.index_select(0, upload(padded, self._device))
+        logits: torch.Tensor = self._model.logits(chosen)
+        return logits[: len(tokens)]
 
     def _score_prompts(self, handle: Handle, step: Step, hidden: torch.Tensor) -> None:
         wanted = self._sampler.columns.prompt_logprobs[step.slots]
@@ -220,9 +227,10 @@ class TorchRunner:
             targets = upload(self._state.token_ids[slot, start + 1 : end + 1].astype(np.int64), self._device)
             first = int(step.query_start[row])
             block = max(1, PROMPT_BLOCK_BYTES // (4 * self._plan.model.vocab_size))
+            block = min(block, self._shapes.max_rows or block)
             for offset in range(0, end - start, block):
                 size = min(block, end - start - offset)
-                logits = self._model.logits(hidden[first + offset : first + offset + size])
+                logits = self._logits(hidden, np.arange(first + offset, first + offset + size))
                 num_top = np.full(size, wanted[row])
                 scores = token_logprobs(self._ops.log_softmax, logits, targets[offset : offset + size], num_top)
                 handle.prompt.append(PromptBlock(row, scores))
