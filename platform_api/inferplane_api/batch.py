@@ -18,8 +18,8 @@ class AttentionBatch(NamedTuple):
 
     Device tensors have the step's real sizes; on a platform that declares buckets, and in a captured graph, those of
     the bucket. Padding comes last, in the host's arrays too. A padded row has no token (query_start repeats its last
-    value), seq_len 0 and a page table of null pages. A padded token belongs to no row, has id 0, position 0 and slot -1;
-    what is computed for it is ignored. P is then `AttentionContext.max_pages`. Models are asked for the logits of a
+    value), seq_len 0 and a page table of null pages. A padded token belongs to no row, has id 0, position 0 and slot
+    -1; what is computed for it is ignored. P is then `AttentionContext.max_pages`. Models are asked for the logits of a
     batch bucket of rows likewise; sampling sees the real rows only.
     """
 
