@@ -9,7 +9,8 @@ import msgspec
 
 from inferplane.cli.main import COMMANDS
 from inferplane.config.flags import add_config_flags, collect_config
-from inferplane.plan.render import decision_tables, print_tables, startup_line
+from inferplane.plan.record import selection_record
+from inferplane.plan.render import decision_tables, print_tables, settings_table, startup_line
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -20,7 +21,9 @@ SECTIONS = ("model", "platform", "cache", "scheduler")
 def add_parser(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Declare the command."""
     parser = commands.add_parser("explain", help=COMMANDS["explain"], description=COMMANDS["explain"])
-    parser.add_argument("--json", action="store_true", help="print the decisions as one JSON object")
+    parser.add_argument(
+        "--json", action="store_true", help="print the record as one JSON object, the `selection` of /server_info"
+    )
     add_config_flags(parser, sections=SECTIONS)
 
 
@@ -30,21 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     plan = make_plan(collect_config(arguments), weights=False).plan
     if arguments.json:
-        record = {
-            "summary": startup_line(plan),
-            "platform": plan.platform,
-            "device": plan.device,
-            "model": plan.model,
-            "geometry": plan.geometry,
-            "limits": plan.limits,
-            "decisions": plan.decisions,
-            "warnings": plan.warnings,
-        }
-        print(msgspec.json.format(msgspec.json.encode(record)).decode())
+        print(msgspec.json.format(msgspec.json.encode(selection_record(plan))).decode())
         return 0
     print(startup_line(plan))
     for warning in plan.warnings:
         print(f"warning: {warning}")
     print()
-    print_tables(decision_tables(plan.decisions))
+    print_tables([*decision_tables(plan.decisions), settings_table(plan.settings)])
     return 0

@@ -53,12 +53,12 @@ def add_config_flags(parser: argparse.ArgumentParser, *, sections: tuple[str, ..
 
 def collect_config(arguments: argparse.Namespace) -> Config:
     """The configuration from parsed flags over the YAML file over the defaults. Raises InvalidValue."""
-    values: dict[str, Any] = {}
-    if arguments.config is not None:
-        values.update(_read_yaml(arguments.config))
+    said = {} if arguments.config is None else _read_yaml(arguments.config)
     known = _field_names()
-    values.update({name: value for name, value in vars(arguments).items() if name in known})
-    return Config.from_flat(values)
+    flags = {name: value for name, value in vars(arguments).items() if name in known}
+    origins = {name: f"file {arguments.config}" for name in said}
+    origins |= {name: f"flag --{name.replace('_', '-')}" for name in flags}
+    return Config.from_flat({**said, **flags}, origins)
 
 
 def _field_names() -> set[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 DEFAULT_MODEL = "smollm2"
 
@@ -132,6 +133,15 @@ class ServerConfig(_Section):
     )
 
 
+class Origins(dict[str, str]):
+    """Where each value was said. No part of what was said: two configurations with equal values are equal."""
+
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origins)
+
+
 class Config(_Section):
     """Everything a user can say."""
 
@@ -141,12 +151,22 @@ class Config(_Section):
     scheduler: SchedulerConfig = SchedulerConfig()  # type: ignore[call-arg]
     server: ServerConfig = ServerConfig()  # type: ignore[call-arg]
 
+    _origins: Origins = PrivateAttr(default_factory=Origins)
+
+    def origin(self, name: str) -> str:
+        """Where the value of a field was said: "flag --seed", "file FILE" or "keyword seed"."""
+        return self._origins.get(name, f"keyword {name}")
+
     @classmethod
-    def from_flat(cls, values: dict[str, Any]) -> Config:
+    def from_flat(cls, values: dict[str, Any], origins: Mapping[str, str] | None = None) -> Config:
         """Build from field names without sections, as `LLM(...)`, the flags and the YAML file give them.
+
+        `origins` says where the value of a field was said, see `origin`.
 
         Raises InvalidValue naming the field for an unknown name (with a suggestion) or a bad value.
         """
         from inferplane.config.flat import config_from_flat
 
-        return config_from_flat(cls, values)
+        config = config_from_flat(cls, values)
+        config._origins.update(origins or {})
+        return config

@@ -8,6 +8,14 @@ import msgspec
 
 from inferplane.plan.render import startup_line
 from inferplane.plan.types import Plan
+from inferplane.plugins.inventory import CORE
+
+
+def reference_ops(plan: Plan) -> tuple[str, ...]:
+    """Ops that run on the torch reference although the platform is a plugin's, which may bring faster ones."""
+    if plan.platform.distribution == CORE:
+        return ()
+    return tuple(binding.op for binding in plan.ops if binding.provider.distribution == CORE)
 
 
 def selection_record(plan: Plan) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TextIO
 
-from inferplane.plan.types import Decision, Loser, Plan
+from inferplane.plan.types import Decision, Loser, Plan, Setting
 
 
 class Table(NamedTuple):
@@ -46,6 +46,12 @@ def decision_tables(decisions: Iterable[Decision]) -> list[Table]:
     return tables
 
 
+def settings_table(settings: Iterable[Setting]) -> Table:
+    """Every setting, its value in effect and where that comes from."""
+    rows = [(setting.path, setting.value, setting.source) for setting in settings]
+    return Table("Settings", ("setting", "value", "from"), rows)
+
+
 def merge_alike(decisions: Iterable[Decision]) -> list[Decision]:
     """Decisions that differ only in which op they are about, as one: "op rms_norm@1, rope@1"."""
     merged: dict[tuple[object, ...], list[Decision]] = {}
@@ -73,6 +79,39 @@ def plain_table(table: Table) -> str:
     return "\n".join([table.title, *text])
 
 
+_WORDS = {
+    "PRESENT": "green",
+    "ABSENT": "dim",
+    "BROKEN": "bold red",
+    "INCOMPATIBLE": "yellow",
+    "usable": "green",
+    "ok": "green",
+    "warning": "yellow",
+    "error": "bold red",
+    "user": "cyan",
+    "flag": "cyan",
+    "file": "cyan",
+    "keyword": "cyan",
+    "plugin": "magenta",
+    "device": "blue",
+    "checkpoint": "blue",
+    "default": "dim",
+    "automatic": "dim",
+    "incompatible": "yellow",
+    "unknown": "yellow",
+}
+"""The first word of a state, a level or a source to its colour on a terminal."""
+
+_COLOURED = ("state", "level", "source", "from", "note")
+_BOLD = ("chosen", "name", "platform")
+
+
+def _style(column: str, cell: str) -> str:
+    if column in _COLOURED:
+        return _WORDS.get(cell.partition(" ")[0].rstrip(":"), "")
+    return "bold" if column in _BOLD else ""
+
+
 def _print_rich(tables: Iterable[Table], out: TextIO) -> None:
     from rich.console import Console
     from rich.table import Table as RichTable
@@ -84,7 +123,9 @@ def _print_rich(tables: Iterable[Table], out: TextIO) -> None:
         for column in table.columns:
             shown.add_column(column, overflow="fold")
         for row in table.rows:
-            shown.add_row(*(Text(cell) for cell in row))
+            shown.add_row(
+                *(Text(cell, style=_style(column, cell)) for column, cell in zip(table.columns, row, strict=True))
+            )
         console.print(shown)
 
 

@@ -21,6 +21,7 @@ from inferplane.plan.geometry import (
 from inferplane.plan.hooks import worker_components
 from inferplane.plan.limits import choose_limits
 from inferplane.plan.options import platform_options
+from inferplane.plan.provenance import effective_settings
 from inferplane.plan.select_attention import AttentionChoice, GroupNeed, Offer, select_attention
 from inferplane.plan.select_kernels import KernelNeed, select_linear, select_ops
 from inferplane.plan.select_platform import PlatformChoice, Situation, select_platform
@@ -111,6 +112,7 @@ def resolve(
         seed=settings.value("model.seed"),
         plugins_mode=settings.value("platform.plugins_mode"),
         hooks=worker_components(discovery),
+        settings=effective_settings(config, settings, decisions, parts.geometry.block_size),
         decisions=_unique(decisions),
         warnings=tuple(dict.fromkeys([*warnings, *parts.warnings])),
     )

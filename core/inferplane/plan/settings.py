@@ -44,6 +44,12 @@ class Settings:
             return f"plugin {self._patched[path].owner}"
         return "user" if self.said(path) else "automatic"
 
+    def origin(self, path: str) -> str:
+        """Where the value was said: "flag --NAME", "file FILE", "keyword NAME", "plugin NAME VERSION" or "default"."""
+        if path in self._patched:
+            return f"plugin {self._patched[path].owner}"
+        return self._config.origin(path.partition(".")[2]) if self.said(path) else "default"
+
     def said(self, path: str) -> bool:
         """True when the user gave a value."""
         section, field = self._split(path)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from inferplane.client.requests import Limits
 from inferplane.metrics import Metrics
+from inferplane.plan.record import reference_ops
 from inferplane.server.errors import ApiError, from_engine
 from inferplane.server.logprobs import TokenNames
 
@@ -78,6 +79,11 @@ class ServerContext:
                 {"subject": decision.subject, "chosen": decision.chosen, "source": decision.source}
                 for decision in plan.decisions
             ],
+        )
+        self.metrics.info(
+            "reference_ops",
+            "Ops that run on the torch reference although the platform is a plugin's; 1.",
+            [{"op": op} for op in reference_ops(plan)],
         )
         cache = {
             "block_size": str(plan.geometry.block_size),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from inferplane import __version__
+from inferplane.plan.record import selection_record
 
 if TYPE_CHECKING:
     from inferplane.server.context import ServerContext
@@ -29,7 +30,7 @@ def load(context: ServerContext) -> dict[str, Any]:
 
 
 def server_info(context: ServerContext) -> dict[str, Any]:
-    """Every decision with its losers, what the user said, what was measured, and how long starting took."""
+    """The record of the selection, what the user said, what was measured, and how long starting took."""
     prepared, client = context.prepared, context.client
     plan = prepared.plan
     config = prepared.config.model_dump(mode="json", exclude={"server": {"api_key"}})
@@ -40,8 +41,7 @@ def server_info(context: ServerContext) -> dict[str, Any]:
         "failure": None if client.failure is None else str(client.failure),
         "platform": plan.platform_name,
         "dtype": plan.dtype,
-        "decisions": msgspec.to_builtins(plan.decisions),
-        "warnings": list(plan.warnings),
+        "selection": selection_record(plan),
         "timeline": _timeline(prepared.timeline),
         "engine_timeline": _timeline(client.engine_timeline),
         "capacity": msgspec.to_builtins(client.capacity) if ready else None,

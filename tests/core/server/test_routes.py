@@ -129,11 +129,11 @@ async def test_server_info_holds_the_decisions_and_no_key(make: Callable[..., An
     server = make(api_key=KEYS)
     answer = await server.http.get("/server_info", headers={"x-api-key": KEYS[0]})
     body = answer.json()
-    assert body["decisions"][0]["chosen"] == "scripted"
+    assert body["selection"]["decisions"][0]["chosen"] == "scripted"
     assert body["timeline"] == [{"phase": "probe", "seconds": 0.25}]
     assert body["engine_timeline"] == [{"phase": "weights", "seconds": 0.5}]
     assert body["capacity"]["max_model_len"] == 128
-    assert body["warnings"] == ["a warning"]
+    assert body["selection"]["warnings"] == ["a warning"]
     assert not any(key in answer.text for key in KEYS)
 
 

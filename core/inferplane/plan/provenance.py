@@ -1,0 +1,58 @@
+"""Where the value of every setting comes from, gathered once when a plan is made. Decides nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from inferplane.plan.types import Decision, Setting
+
+if TYPE_CHECKING:
+    from inferplane.config import Config
+    from inferplane.plan.settings import Settings
+
+SECTIONS = ("model", "platform", "cache", "scheduler")
+"""What matters to an engine; the server's settings are not a part of a selection."""
+
+_SUBJECTS = {
+    "model.dtype": "dtype",
+    "cache.kv_cache_dtype": "kv dtype",
+    "cache.block_size": "pages",
+    "platform.platform": "platform",
+}
+"""Settings whose value in effect is the record of a decision; others are "config PATH"."""
+
+_AUTOMATIC = "automatic"
+
+
+def effective_settings(
+    config: Config, settings: Settings, decisions: Iterable[Decision], block_size: int
+) -> tuple[Setting, ...]:
+    """Every setting of an engine with the value that holds: the user's, a plugin's, the default or what was decided."""
+    by_subject = {decision.subject: decision for decision in decisions}
+    return tuple(
+        _setting(f"{section}.{name}", settings, by_subject, block_size)
+        for section in SECTIONS
+        for name in type(getattr(config, section)).model_fields
+    )
+
+
+def _setting(path: str, settings: Settings, by_subject: Mapping[str, Decision], block_size: int) -> Setting:
+    decision = by_subject.get(_SUBJECTS.get(path, f"config {path}"))
+    origin = settings.origin(path)
+    if decision is None:
+        return Setting(path=path, value=_text(settings.value(path)), source=origin)
+    value = str(block_size) if path == "cache.block_size" else decision.chosen
+    if origin != "default":
+        return Setting(path=path, value=value, source=origin)
+    undecided = decision.source == _AUTOMATIC and value == _text(settings.value(path))
+    return Setting(path=path, value=value, source="default" if undecided else decision.source)
+
+
+def _text(value: Any) -> str:
+    if value is None or value in ((), {}):
+        return "none"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return json.dumps(value) if isinstance(value, dict) else str(value)

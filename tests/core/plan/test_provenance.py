@@ -1,0 +1,91 @@
+"""Where the value of each setting comes from, against what was said where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inferplane.builtin.descriptor import REFERENCE_ATTENTION, REFERENCE_LINEAR, REFERENCE_OPS, SAFETENSORS
+from inferplane.config import Config
+from inferplane.config.flags import Parser, add_config_flags, collect_config
+from inferplane.plan.provenance import SECTIONS
+from inferplane.plan.resolve import resolve
+from inferplane.plugins.discovery import Discovery
+from inferplane.plugins.records import Found
+from inferplane_api.checkpoint import CheckpointCard
+from inferplane_api.model import LayerSpec
+from inferplane_api.spec import ConfigPatch
+
+Make = Callable[..., Any]
+LAYER = LayerSpec(num_heads=4, num_kv_heads=2, head_size=64)
+
+
+@pytest.fixture
+def sources(make_host: Make, make_platform: Make, make_model: Make) -> Callable[[Config], dict[str, tuple[str, str]]]:
+    """sources(config) is path to (value, source), on a platform that asks for a block size of 32."""
+    patch = ConfigPatch(path="cache.block_size", value=32, reason="its pages")
+
+    def run(config: Config) -> dict[str, tuple[str, str]]:
+        discovery = Discovery(make_host())
+        discovery.platforms.append(make_platform("acme", config_patches=(patch,)))
+        for spec, found in (
+            (REFERENCE_ATTENTION, discovery.attention),
+            (REFERENCE_OPS, discovery.kernels),
+            (REFERENCE_LINEAR, discovery.kernels),
+            (SAFETENSORS, discovery.formats),
+        ):
+            found.append(Found(spec=spec, distribution="inferplane", version="0.1.0"))
+        plan = resolve(
+            config, make_model((LAYER,) * 2), CheckpointCard(config={}), "/x", SAFETENSORS.id, discovery, environ={}
+        )
+        return {setting.path: (setting.value, setting.source) for setting in plan.settings}
+
+    return run
+
+
+def parse(*flags: str) -> Config:
+    parser = Parser()
+    add_config_flags(parser)
+    return collect_config(parser.parse_args(flags))
+
+
+def test_every_setting_of_an_engine_is_there(sources: Callable[[Config], Any]) -> None:
+    found = sources(Config())
+    expected = {
+        f"{section}.{name}"
+        for section in SECTIONS
+        for name in Config.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
+    }
+    assert found.keys() == expected
+    assert found["model.revision"] == ("none", "default")
+    assert found["model.dtype"] == ("bfloat16", "checkpoint")
+    assert found["cache.block_size"] == ("32", "plugin acme-dist 1.2")
+    assert found["platform.platform"] == ("acme", "automatic")
+    assert found["model.max_model_len"] == ("4096", "automatic")
+    assert found["cache.enable_prefix_caching"] == ("True", "default")
+
+
+def test_flags_win_over_the_file_and_say_so(sources: Callable[[Config], Any], tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("seed: 3\nblock-size: 64\nmax-model-len: 1k\n")
+    found = sources(parse("--config", str(file), "--max-model-len", "2k", "--dtype", "float32"))
+    assert found["model.seed"] == ("3", f"file {file}")
+    assert found["cache.block_size"] == ("64", f"file {file}"), "the user wins over a plugin's default"
+    assert found["model.max_model_len"] == ("2000", "flag --max-model-len")
+    assert found["model.dtype"] == ("float32", "flag --dtype")
+
+
+def test_keywords(sources: Callable[[Config], Any]) -> None:
+    found = sources(Config.from_flat({"plugins": ("acme", "beta"), "override_generation_config": {"top_k": 9}}))
+    assert found["platform.plugins"] == ("acme, beta", "keyword plugins")
+    assert found["model.override_generation_config"] == ('{"top_k": 9}', "keyword override_generation_config")
+
+
+def test_where_a_value_was_said_is_no_part_of_it() -> None:
+    assert parse("--seed", "3") == Config.from_flat({"seed": 3})
+    assert parse("--seed", "3") != Config.from_flat({"seed": 4})
+    assert parse("--seed", "3").origin("seed") == "flag --seed"
+    assert "origins" not in str(parse("--seed", "3").model_dump())
