@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
+from inferplane.banner import ready_text
 from inferplane.errors import InvalidValue
 from inferplane.launch_types import Prepared, Service
 from inferplane.log import get_logger
@@ -189,8 +190,6 @@ def _print_ready(service: Service, client: ProcessClient, listener: socket.socke
         capacity.kv_tokens,
         capacity.kv_tokens / capacity.max_model_len,
     )
-    from inferplane.cli.banner import ready_text
-
     print(ready_text(url, name, has_chat=service.prepared.chat_template is not None), flush=True)
 
 
