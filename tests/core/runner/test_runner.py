@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from inferplane.checkpoint.safetensors_format import SafetensorsFormat
 from inferplane.errors import InferplaneError
 from inferplane.plan.types import Component
 from inferplane.runner.create import create_runner
@@ -161,30 +162,29 @@ class SeamPlatform:
         return SeamPlatform.made
 
 
+COMPONENT = Component(id="seam", load="x:Y", distribution="acme", version="1.2")
+
+
+def load(component: Component) -> Any:
+    """Only the platform and the checkpoint format are loaded for a runner of the platform's own."""
+    return SeamPlatform if component == COMPONENT else SafetensorsFormat
+
+
 @pytest.fixture
 def seam(monkeypatch: pytest.MonkeyPatch) -> type[SeamPlatform]:
-    from inferplane.runner import create
-
-    load = create.load_component
     monkeypatch.setattr(SeamPlatform, "contexts", [])
-
-    def load_component(component: Component) -> Any:
-        return SeamPlatform if component.id == "seam" else load(component)
-
-    monkeypatch.setattr(create, "load_component", load_component)
     return SeamPlatform
 
 
 def test_a_platforms_own_runner_gets_everything(plan_of: Any, tiny_llama_dir: Path, seam: type[SeamPlatform]) -> None:
-    component = Component(id="seam", load="x:Y", distribution="acme", version="1.2")
-    plan = plan_of(tiny_llama_dir, runner_seam=True, platform=component, platform_options={"speed": 3})
-    assert create_runner(plan, print) is seam.made
+    plan = plan_of(tiny_llama_dir, runner_seam=True, platform=COMPONENT, platform_options={"speed": 3})
+    assert create_runner(plan, print, load) is seam.made
     (context,) = seam.contexts
     assert context.checkpoint is not None
     assert "model.norm.weight" in set(context.checkpoint.names())
     assert (context.model, context.geometry, context.limits) == (plan.model, plan.geometry, plan.limits)
     assert (context.dtype, dict(context.options), context.progress) == ("float32", {"speed": 3}, print)
-    create_runner(msgspec.structs.replace(plan, dummy_weights=True), print)
+    create_runner(msgspec.structs.replace(plan, dummy_weights=True), print, load)
     assert seam.contexts[1].checkpoint is None
 
 
@@ -192,9 +192,8 @@ def test_a_seam_that_makes_no_runner_is_an_error(
     plan_of: Any, tiny_llama_dir: Path, seam: type[SeamPlatform], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(seam, "made", None)
-    component = Component(id="seam", load="x:Y", distribution="acme", version="1.2")
     with pytest.raises(InferplaneError, match=r"acme 1\.2"):
-        create_runner(plan_of(tiny_llama_dir, runner_seam=True, platform=component), print)
+        create_runner(plan_of(tiny_llama_dir, runner_seam=True, platform=COMPONENT), print, load)
 
 
 def test_core_has_one_runner(engine_of: Any, tiny_llama_dir: Path) -> None:
