@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +66,25 @@ _FAMILIES: dict[str, dict[str, Any]] = {
 def repository() -> Path:
     """The root of the checkout."""
     return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def install_wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, Path], None]:
+    """`install_wheel(source, site)`: build a wheel from a copy of a project's folder and unpack it, as pip does."""
+    built: dict[Path, Path] = {}
+
+    def install(source: Path, site: Path) -> None:
+        if source not in built:
+            folder = tmp_path_factory.mktemp("wheel")
+            shutil.copytree(source, folder / "copy", ignore=shutil.ignore_patterns("__pycache__"))
+            command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+            subprocess.run(command, cwd=folder / "copy", check=True, capture_output=True, timeout=120)
+            (built[source],) = folder.glob("*.whl")
+        with zipfile.ZipFile(built[source]) as wheel:
+            wheel.extractall(site)
+        importlib.invalidate_caches()
+
+    return install
 
 
 @pytest.fixture(scope="session")
