@@ -22,7 +22,7 @@ EXIT_ERROR = 1
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit status."""
-    from inferplane.config.flags import Parser
+    from inferplane.config.parser import Parser
 
     arguments = sys.argv[1:] if argv is None else argv
     parser = Parser(prog="inferplane", description="LLM inference and serving on any hardware that has a plugin.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from inferplane.cli.main import COMMANDS
-from inferplane.config.flags import Parser
+from inferplane.config.parser import Parser
 from inferplane.plan.render import Table, print_tables
 from inferplane.plugins.inventory import (
     API,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 ACTIONS = {
+    "new": "write a plugin distribution to start from: a platform that runs and passes the conformance kit",
     "lock": "write the lock file: name, version and hash of every installed plugin",
 }
 """Action to its help; each is a module `inferplane.cli.plugins_<action>` with `add_arguments` and `run`."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from inferplane.plan.render import Table, print_tables
 from inferplane.plugins.inventory import list_entry_points
-from inferplane.plugins.lockfile import DEFAULT_FILE, lock_installed, write_lock
+
+DEFAULT_FILE = "inferplane-plugins.lock"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file and show what it holds. Raises InferplaneError when it cannot be written."""
+    from inferplane.plugins.lockfile import lock_installed, write_lock
+
     lock = lock_installed(list_entry_points())
     write_lock(lock, arguments.output)
     rows = [(plugin.name, plugin.version, plugin.of, plugin.hash) for plugin in lock.plugins]

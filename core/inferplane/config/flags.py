@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import types
 import typing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import PydanticUndefined
 
@@ -19,24 +18,6 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 SHORT = {"quantization": "-q"}
-
-
-class Parser(argparse.ArgumentParser):
-    """An argparse parser that takes no abbreviations and suggests the nearest flag for an unknown one."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **options})
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with status 2."""
-        known = list(self._option_string_actions)
-        for word in message.split():
-            if word.startswith("--"):
-                near = difflib.get_close_matches(word.split("=")[0], known, n=1)
-                if near and near[0] != word:
-                    message += f" (did you mean {near[0]}?)"
-                break
-        super().error(message)
 
 
 def add_config_flags(parser: argparse.ArgumentParser, *, sections: tuple[str, ...] | None = None) -> None:

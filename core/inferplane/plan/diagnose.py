@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from inferplane.errors import InferplaneError
 from inferplane.plan.select_platform import Situation, explain_state, missing_packages, select_platform
-from inferplane.plugins.inventory import API, CORE, PluginEntry, installed, list_copies
+from inferplane.plugins.inventory import API, CORE, PluginEntry, installed, list_copies, list_leftovers
 from inferplane.plugins.records import NOT_EXPOSED
 from inferplane_api.hooks import Finding
 from inferplane_api.spec import ProbeState
@@ -26,6 +26,8 @@ def diagnose(discovery: Discovery, requested: str | None) -> list[Finding]:
     findings += _parts(discovery)
     findings += _undeclared(discovery.entries)
     findings += _copies(discovery.entries)
+    findings += _leftovers()
+    findings += _left_out(discovery)
     findings += [
         Finding(level=problem.level, subject=problem.code, message=problem.message, remedy=problem.remedy)
         for problem in discovery.problems
@@ -98,6 +100,26 @@ def _undeclared(entries: Iterable[PluginEntry]) -> list[Finding]:
             remedy=f'its author adds "{API}>=X,<Y" to its dependencies',
         )
         for owner in owners
+    ]
+
+
+def _leftovers() -> list[Finding]:
+    """What pip renamed when it replaced a package, and did not remove."""
+    return [
+        Finding(level="warning", subject="packaging", message=f"left over: {place}", remedy="delete this folder")
+        for place in list_leftovers()
+    ]
+
+
+def _left_out(discovery: Discovery) -> list[Finding]:
+    """Installed, and not used because the user says so: no fault."""
+    return [
+        Finding(
+            level="ok",
+            subject="plugins",
+            message=f"{item.distribution} {item.version} is left out: {item.reason}",
+        )
+        for item in discovery.left_out
     ]
 
 

@@ -6,7 +6,10 @@ The first copy of a distribution on the path wins, as it does for `import`; late
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution
 
@@ -98,6 +101,19 @@ def list_copies(names: Iterable[str]) -> list[Copies]:
         if len(places) > 1:
             copies.append(Copies(distribution=name, used=places[0], hidden=tuple(places[1:])))
     return copies
+
+
+def list_leftovers() -> list[str]:
+    """Folders that an interrupted removal left on the path, "~cme_npu-1.2.dist-info in FOLDER"."""
+    found = []
+    for folder in dict.fromkeys(sys.path):
+        with contextlib.suppress(OSError):
+            found += [
+                f"{name} in {folder}"
+                for name in sorted(os.listdir(folder or "."))
+                if name.startswith("~") and name.endswith((".dist-info", ".egg-info"))
+            ]
+    return found
 
 
 def installed(name: str) -> bool:

@@ -24,8 +24,6 @@ import msgspec
 from inferplane.errors import InferplaneError
 from inferplane.plugins.inventory import CORE, PluginEntry
 
-DEFAULT_FILE = "inferplane-plugins.lock"
-
 _OWN_NOTES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 _RELOCK = "`inferplane plugins lock` accepts what is installed"
 

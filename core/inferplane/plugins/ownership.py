@@ -30,6 +30,20 @@ def ownership_problems(discovery: Discovery) -> list[Problem]:
         distinct = list(dict.fromkeys(owners))
         if len(distinct) > 1:
             problems.append(_clash(f"namespace {namespace!r}", "plugin.namespace", distinct))
+    return problems + _alias_problems(discovery)
+
+
+def _alias_problems(discovery: Discovery) -> list[Problem]:
+    """An error for an alias that is the id of another distribution's attention backend or format."""
+    problems: list[Problem] = []
+    for kind, found in (("attention backend", discovery.attention), ("checkpoint format", discovery.formats)):
+        owners = {each.spec.id.lower(): (each.distribution, each.version) for each in found}
+        for each in found:
+            for alias in each.spec.aliases:
+                owner = owners.get(alias.lower())
+                if owner is not None and owner[0] != each.distribution:
+                    claimants = [owner, (each.distribution, each.version)]
+                    problems.append(_clash(f"{kind} {alias!r}", "plugin.alias", claimants))
     return problems
 
 

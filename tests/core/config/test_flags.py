@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from inferplane.config import Config
-from inferplane.config.flags import Parser, add_config_flags, collect_config
+from inferplane.config.flags import add_config_flags, collect_config
+from inferplane.config.parser import Parser
 from inferplane.errors import InvalidValue
 
 

@@ -15,7 +15,7 @@ import pytest
 from inferplane.plan.diagnose import diagnose, exit_status
 from inferplane.plugins.discovery import Discovery
 from inferplane.plugins.inventory import PluginEntry
-from inferplane.plugins.records import NOT_EXPOSED, Problem, Refused
+from inferplane.plugins.records import NOT_EXPOSED, LeftOut, Problem, Refused
 from inferplane_api.hooks import Finding
 from inferplane_api.spec import ProbeState, Reason
 
@@ -179,3 +179,46 @@ def test_the_command_on_a_wrong_variable(doctor: Callable[..., tuple[int, str]])
     assert status == 1, "it may be of a plugin that the list leaves out"
     assert "INFERPLANE_PLUGIN is not a variable" in text
     assert "did you mean INFERPLANE_PLUGINS?" in text
+
+
+def test_what_is_left_out_is_told_and_no_fault(cpu_only: Discovery) -> None:
+    reason = Reason(code="plugin.not_locked", hint="not in the lock file")
+    cpu_only.left_out = (LeftOut(distribution="acme-npu", version="1.2", names=("acme",), reason=reason),)
+    findings = diagnose(cpu_only, None)
+    assert exit_status(findings) == 0
+    assert "acme-npu 1.2 is left out: plugin.not_locked (not in the lock file)" in messages(findings, "ok")
+
+
+def test_the_command_on_a_wrong_build_of_torch(doctor: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    import torch
+
+    local = torch.__version__.partition("+")[2]
+    status, text = doctor(f"{PRESENT}\nPLATFORM = PlatformSpec(name='acme', load='acme:P', probe='acme:probe', tier=5,"
+                          " torch_builds=('no-such-build',))")  # fmt: skip
+    assert status == (2 if local else 0), "a version without a local part names no build"
+    if local:
+        assert f"torch.build: torch build wants no-such-build, has {local}" in text
+        assert "no platform can run" in text
+
+
+def test_the_command_on_stale_metadata(doctor: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    (tmp_path / "~cme-0.9.dist-info").mkdir()
+    status, text = doctor(PRESENT)
+    assert status == 1
+    assert f"left over: ~cme-0.9.dist-info in {tmp_path}" in text
+
+
+def test_the_command_on_two_copies(doctor: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    (old / "acme-0.9.dist-info").mkdir(parents=True)
+    (old / "acme-0.9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 0.9\n")
+    status, text = doctor(PRESENT, "--plugins", "acme", PYTHONPATH=os.pathsep.join((str(tmp_path), str(old))))
+    assert status == 1
+    assert f"acme is there more than once: 1.0 in {tmp_path} is used, not 0.9 in {old}" in text
+
+
+def test_the_command_on_a_plugin_that_changes_the_core(doctor: Callable[..., tuple[int, str]]) -> None:
+    status, text = doctor(f"PageSizes.allows = None\n    {PRESENT}")
+    assert status == 1
+    assert "plugin acme 1.0 changes the core" in text
+    assert "inferplane_api.spec.PageSizes.allows" in text

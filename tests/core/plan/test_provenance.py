@@ -10,7 +10,8 @@ import pytest
 
 from inferplane.builtin.descriptor import REFERENCE_ATTENTION, REFERENCE_LINEAR, REFERENCE_OPS, SAFETENSORS
 from inferplane.config import Config
-from inferplane.config.flags import Parser, add_config_flags, collect_config
+from inferplane.config.flags import add_config_flags, collect_config
+from inferplane.config.parser import Parser
 from inferplane.plan.provenance import SECTIONS
 from inferplane.plan.resolve import resolve
 from inferplane.plugins.discovery import Discovery

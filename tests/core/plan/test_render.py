@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from inferplane.plan.render import Table, decision_tables, merge_alike, plain_table, print_tables, startup_line
 from inferplane.plan.types import Component, Decision, Loser, OpBinding, Plan
 from inferplane_api.checkpoint import CheckpointCard
@@ -130,3 +132,25 @@ def test_losers_have_a_table_with_their_reasons() -> None:
     assert chosen.rows == [("attention full x3", "a.x", "", "automatic", "")]
     assert rejected.rows == [("attention full x3", "b.x", "9", "attention.head_size: head_size wants 256, has 64")]
     assert len(decision_tables([Decision(subject="dtype", chosen="x")])) == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_states_levels_and_sources_have_colours_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    rows = [("acme", "BROKEN", "PRESENT is only a word here"), ("cpu", "PRESENT", "")]
+    table = Table("Platforms", ("platform", "state", "reasons"), rows)
+    screen, pipe = Terminal(), io.StringIO()
+    print_tables([table], screen)
+    print_tables([table], pipe)
+    shown = screen.getvalue()
+    assert "\x1b[1;31mBROKEN" in shown
+    assert "\x1b[32mPRESENT" in shown
+    assert shown.count("\x1b[32m") == 1
+    assert "\x1b" not in pipe.getvalue()
+    assert [line.split()[1] for line in pipe.getvalue().splitlines()[2:]] == ["BROKEN", "PRESENT"]

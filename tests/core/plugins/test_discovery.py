@@ -533,3 +533,17 @@ def test_a_crash_takes_what_it_started_with_it(write_platform: Write, host: Host
     while alive(int(pid_file.read_text())) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not alive(int(pid_file.read_text()))
+
+
+def test_an_alias_that_is_another_distributions_id_is_an_error_naming_both(
+    write_distribution: Write, host: HostInfo
+) -> None:
+    write_distribution(
+        "acme-npu", FAST + "A = attention('acme.fast', aliases=('QUICK',))", {"attention": {"acme.fast": "A"}}
+    )
+    squatting = FAST + "A = attention('other.slow', aliases=('ACME.fast', 'QUICK'))"
+    write_distribution("other-npu", squatting, {"attention": {"other.slow": "A"}})
+    with discover(host, config("acme-npu", "other-npu"), environ={}, strict=False) as discovery:
+        (problem,) = discovery.problems
+    assert (problem.level, problem.code) == ("error", "plugin.alias")
+    assert problem.message == "attention backend 'ACME.fast' is claimed by acme-npu 1.2 and other-npu 1.2"

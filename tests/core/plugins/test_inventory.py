@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inferplane.plugins.inventory import admits, installed, list_copies, list_entry_points
+from inferplane.plugins.inventory import admits, installed, list_copies, list_entry_points, list_leftovers
 
 Write = Callable[..., str]
 
@@ -110,3 +110,9 @@ def test_the_command_imports_no_plugin(write_distribution: Write, site: Path) ->
     assert line.split()[:5] == ["platforms", "acme", "acme-npu", "1.2", ">=7"]
     assert "incompatible: wants inferplane-api >=7, has 0.1.0" in line
     assert "imported []" in result.stdout
+
+
+def test_what_an_interrupted_removal_left_is_found(site: Path) -> None:
+    (site / "~cme_npu-1.2.dist-info").mkdir()
+    (site / "~notes").mkdir()
+    assert [place for place in list_leftovers() if str(site) in place] == [f"~cme_npu-1.2.dist-info in {site}"]

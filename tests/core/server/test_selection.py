@@ -12,7 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from inferplane.cli.main import main
-from inferplane.config.flags import Parser, add_config_flags, collect_config
+from inferplane.config.flags import add_config_flags, collect_config
+from inferplane.config.parser import Parser
 from inferplane.launch import make_plan, prepare_front_end
 from inferplane.launch_types import Service
 from inferplane.messages import Stats
