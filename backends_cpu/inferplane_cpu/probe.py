@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inferplane_api.spec import DeviceInfo, ProbeResult, ProbeState, Reason
+from inferplane_cpu.instructions import multiplies_natively
 
 if TYPE_CHECKING:
     from inferplane_api.spec import HostInfo
 
 MACHINES = frozenset({"x86_64", "amd64", "aarch64", "arm64"})
-
-BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-"""Processor flags (x86, ARM) that mean bfloat16 products at more than float32's speed."""
 
 _ARCHITECTURES = (
     ("amx_bf16", "amx"),
@@ -41,7 +39,7 @@ def device_info(host: HostInfo) -> DeviceInfo:
     torch computes in every listed type on any of them; `preferred_dtype` says which 16-bit checkpoints are worth
     keeping in 16 bit: without instructions for it, a bfloat16 product takes about ten times as long as a float32 one.
     """
-    fast_bfloat16 = bool(host.cpu_flags & BFLOAT16_FLAGS)
+    fast_bfloat16 = multiplies_natively("bfloat16", host.cpu_flags)
     arch = next((name for flag, name in _ARCHITECTURES if flag in host.cpu_flags), host.machine.lower())
     return DeviceInfo(
         name=host.cpu_model or host.machine,
