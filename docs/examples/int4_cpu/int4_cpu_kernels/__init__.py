@@ -1,0 +1,1 @@
+"""An example overlay: a linear kernel for somebody else's platform and nobody's checkpoint format in particular."""
