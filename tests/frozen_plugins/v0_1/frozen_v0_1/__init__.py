@@ -1,0 +1,1 @@
+"""A plugin written for version 0.1 of the contract. Never edit it."""
