@@ -11,6 +11,7 @@ import functools
 import json
 import re
 import time
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,19 +21,29 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from jinja2.parser import Parser
     from jinja2.runtime import Context
 
 MAX_CHARACTERS = 16 * 2**20
 """Of the text, and of any value on the way to it."""
 MAX_NUMBER = 10**6
-"""Of widths, counts and powers."""
+"""Of widths and counts."""
+MAX_BITS = 4096
+"""Of whole numbers that products and powers make."""
 DEADLINE = "render deadline"
 """The variable with the time at which rendering must end. No template can name it: it has a space."""
 
+MAX_INDENT = 100
+
 _WIDE = re.compile(r"\d{6,}")
+_NESTED_FIELD = re.compile(r"\{[^{}]*\{")
+"""A format whose width is an argument."""
+_PLACES: dict[str, Callable[[str], int]] = {
+    "expandtabs": lambda text: text.count("\t"),
+    "indent": lambda text: len(text.splitlines()),
+    "wordwrap": len,
+}
+"""Operations that put an argument's text, or as many spaces as it says, into a text: at how many places at most."""
 
 
 class TemplateRefused(TemplateError):
@@ -59,6 +70,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
         self.filters["tojson"] = _tojson
         self.filters = {name: _bounded_filter(name, function) for name, function in self.filters.items()}
+        del self.globals["lipsum"]  # writes any length of text between two looks at the clock
         self.globals["raise_exception"] = _refuse
         self.globals["strftime_now"] = _strftime_now
 
@@ -106,6 +118,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """The operators that can make large values."""
         if operator == "**":
             _check_numbers((left, right))
+            _check_bits(left, right)
         elif operator == "%" and isinstance(left, str):
             _check_format(left, right if isinstance(right, tuple) else (right,), "%")
         elif operator == "*":
@@ -137,8 +150,10 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
         value, rest = args[skipped] if len(args) > skipped else None, args[skipped + 1 :]
         if name == "sum" and isinstance(value, (list, tuple)) and any(isinstance(v, (str, list, tuple)) for v in value):
             raise SecurityError("sum adds numbers only")
-        if name == "join" and isinstance(value, (list, tuple)):
+        if name == "join":
+            value = _bounded_list(value)
             _check_join(rest[0] if rest else kwargs.get("d", ""), value)
+            args = (*args[:skipped], value, *rest)
         elif isinstance(value, str):
             _check_text_operation(name, value, rest, kwargs)
         else:
@@ -150,9 +165,15 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
 
 def _check_text_operation(name: str, text: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """A method of str, or a filter of the same name, before it runs."""
-    _check_numbers((*args, *kwargs.values()))
-    texts = [a for a in args if isinstance(a, str)]
-    if name == "replace" and len(texts) > 1:
+    given = (*args, *kwargs.values())
+    _check_numbers(given)
+    texts = [a for a in given if isinstance(a, str)]
+    if name == "translate":
+        raise SecurityError("translate is not allowed")
+    if name in _PLACES:
+        widest = max((len(a) if isinstance(a, str) else a for a in given if isinstance(a, (str, int))), default=8)
+        _check_size(len(text) + _PLACES[name](text) * widest)
+    elif name == "replace" and len(texts) > 1:
         _check_size(len(text) + text.count(texts[0]) * len(texts[1]))
     elif name == "join" and args:
         _check_join(text, args[0])
@@ -161,8 +182,12 @@ def _check_text_operation(name: str, text: str, args: tuple[Any, ...], kwargs: d
 
 
 def _check_format(template: str, values: Iterable[object], mark: str) -> None:
-    if _WIDE.search(template):
+    values = tuple(values)
+    wide = [template, *(v for v in values if isinstance(v, str))] if _NESTED_FIELD.search(template) else [template]
+    if any(map(_WIDE.search, wide)):
         raise SecurityError("a format asks for a very wide field")
+    if "*" in template:
+        _check_numbers(values)
     longest = max((len(v) for v in values if isinstance(v, (str, list, dict, tuple))), default=1)
     _check_size(len(template) + template.count(mark) * longest)
 
@@ -172,7 +197,26 @@ def _check_join(separator: object, items: object) -> None:
         _check_size(sum(len(i) if isinstance(i, str) else 1 for i in items) + len(items) * len(str(separator)))
 
 
+def _bounded_list(items: object) -> object:
+    """What a generator gives, as a list, as long as it stays small."""
+    if isinstance(items, (str, list, tuple, dict)) or not isinstance(items, Iterable):
+        return items
+    taken, size = [], 0
+    for item in items:
+        taken.append(item)
+        size += len(item) if isinstance(item, (str, list, tuple)) else 1
+        _check_size(size)
+    return taken
+
+
+def _check_bits(base: object, exponent: object) -> None:
+    if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > MAX_BITS:
+        raise SecurityError(f"a number has more than {MAX_BITS} bits")
+
+
 def _check_product(left: object, right: object) -> None:
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > MAX_BITS:
+        raise SecurityError(f"a number has more than {MAX_BITS} bits")
     for sized, count in ((left, right), (right, left)):
         if isinstance(sized, (str, list, tuple)) and isinstance(count, int):
             _check_size(len(sized) * max(count, 0))
@@ -202,6 +246,8 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """JSON without HTML's escapes."""
+    if isinstance(indent, int) and indent > MAX_INDENT:
+        raise SecurityError(f"an indent is above {MAX_INDENT}")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

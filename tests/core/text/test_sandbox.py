@@ -35,6 +35,17 @@ GRID = "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% e
         ("{{ 'x' | center(10**9) }}", "number is above"),
         ("{{ '%999999999d' % 1 }}", "wide field"),
         ("{{ '{:999999999}'.format(1) }}", "wide field"),
+        ("{{ '%*d' % (10**9, 1) }}", "number is above"),
+        ("{{ '{:{}}'.format(1, '999999999') }}", "wide field"),
+        ("{{ ('\t' * 10**5).expandtabs(10**6) }}", "larger than"),
+        ("{{ ('a\n' * 10**5) | indent(10**6) }}", "larger than"),
+        ("{{ ('a' * 10**5) | wordwrap(1, true, 'x' * 10**5) }}", "larger than"),
+        ("{{ ('a' * 10**5).translate({97: 'b' * 10**6}) }}", "not allowed"),
+        ("{{ range(10**5) | map('string') | map('center', 10**6) | join }}", "larger than"),
+        ("{{ range(10**5) | list | tojson(indent=10**6) }}", "indent is above"),
+        ("{% set n = namespace(x=9) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}", "bits"),
+        ("{{ (999999 ** 999999) > 1 }}", "bits"),
+        ("{{ lipsum(n=10**9) }}", "lipsum"),
         ("{{ [[1], [2]] | sum(start=[]) }}", "numbers only"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ cycler.__init__.__globals__ }}", "unsafe"),
@@ -55,10 +66,12 @@ def test_ordinary_work_is_not_refused() -> None:
     source = (
         "{% for i in range(1000) %}{{ '%05d' % i }}{{ 'ab' * 3 }}{{ 2 ** 10 }}{{ [1, 2] | sum }}"
         "{{ '-'.join(['a', 'b']) }}{{ 'x' | center(3) }}{{ 'a' ~ 1 }}{{ '{:>4}'.format(i) }}{% endfor %}"
+        "{{ [1, 2] | map('string') | join(', ') }}{{ 'a\nb' | indent }}{{ [1] | tojson(indent=4) }}"
     )
     text = ChatTemplate(source).render([{"role": "user", "content": "x"}])
     assert text.startswith("00000ababab10243a-b x a1   0")
     assert len(text) > 20_000
+    assert text.endswith("1, 2a\n    b[\n    1\n]")
 
 
 def test_a_template_that_is_too_long_or_too_deep_is_refused() -> None:
