@@ -9,12 +9,14 @@ import msgspec
 
 from inferplane_api.spec import AttentionRequest, DeviceInfo, SchedulingConstraints, Verdict, describe_attention_refusal
 from inferplane_api.testing.attention_matrix import KINDS, plain_point, points, request_of
-from inferplane_api.testing.attention_scenarios import SCENARIOS, batch_invariance
+from inferplane_api.testing.attention_scenarios import SCENARIOS, batch_invariance, graph_replay
 from inferplane_api.testing.case import Case, Lie, NotTested, require
+from inferplane_api.testing.device_cases import CAPTURE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from inferplane_api.platform import GraphCapture
     from inferplane_api.spec import AttentionSpec
     from inferplane_api.testing.attention_world import Point
     from inferplane_api.testing.declarations import Declarations
@@ -25,11 +27,15 @@ UNUSUAL_PAGE_SIZES = (1, 3, 16, 17, 48, 100, 1000)
 UNTESTED_FEATURES = {"sinks": "the contract hands no sinks to a backend"}
 
 
+EVERY_SCENARIO = {**SCENARIOS, "batch-invariant": batch_invariance, "graph-replay": graph_replay}
+
+
 class Backend(NamedTuple):
     """What a world needs of a backend."""
 
     load: Callable[[Any], Any]
     scheduling: SchedulingConstraints
+    graphs: GraphCapture | None = None
 
 
 def cases(declarations: Declarations) -> list[Case]:
@@ -62,10 +68,15 @@ def _scenarios(spec: AttentionSpec) -> Iterator[Case]:
             continue
         for layout in spec.layouts:
             point = plain_point(spec, kind)._replace(layout=layout)
-            names = [name for name in SCENARIOS if name != "chunks"]
-            for name in [*names, "batch-invariant"] if spec.batch_invariant else names:
+            for name in _names(spec):
                 claim = f"{_claim(spec, point)}, {name}"
                 yield _case(spec, f"{name}-{point}", "core", claim, partial(_check_point, spec, point, name))
+
+
+def _names(spec: AttentionSpec) -> list[str]:
+    names = [name for name in SCENARIOS if name != "chunks"]
+    names += ["batch-invariant"] if spec.batch_invariant else []
+    return names if spec.graph_level == "never" else [*names, "graph-replay"]
 
 
 def _untested(spec: AttentionSpec) -> Iterator[Case]:
@@ -110,7 +121,8 @@ def check_of(spec: AttentionSpec, kit: Kit) -> Callable[[AttentionRequest], Verd
 
 def make_backend(spec: AttentionSpec, kit: Kit) -> Backend:
     """The implementation and the platform's constraints."""
-    return Backend(load=kit.load(spec.load), scheduling=kit.spec.scheduling)
+    graphs = kit.platform().graphs() if CAPTURE in kit.device.features else None
+    return Backend(load=kit.load(spec.load), scheduling=kit.spec.scheduling, graphs=graphs)
 
 
 def accept(spec: AttentionSpec, point: Point, kit: Kit) -> None:
@@ -129,11 +141,14 @@ def accept(spec: AttentionSpec, point: Point, kit: Kit) -> None:
 
 def _check_point(spec: AttentionSpec, point: Point, name: str, kit: Kit) -> None:
     accept(spec, point, kit)
-    scenario = batch_invariance if name == "batch-invariant" else SCENARIOS[name]
+    backend = make_backend(spec, kit)
+    if name == "graph-replay" and backend.graphs is None:
+        raise NotTested("the device captures no graphs")
     try:
-        scenario(point, make_backend(spec, kit), kit.torch_device)
+        EVERY_SCENARIO[name](point, backend, kit.torch_device)
     except Lie as lie:
-        raise Lie(f"{_claim(spec, point)} but fails: {lie}") from None
+        what = "" if name == "chunks" else f" ({name})"
+        raise Lie(f"{_claim(spec, point)} but fails{what}: {lie}") from None
 
 
 def _check_accepts(spec: AttentionSpec, kit: Kit) -> None:

@@ -132,6 +132,17 @@ def batch_invariance(point: Point, backend: Any, device: torch.device) -> None:
             raise Lie("it declares batch_invariant and a request's bits change with the batch")
 
 
+def graph_replay(point: Point, backend: Any, device: torch.device) -> None:
+    """A captured decode step, replayed for later steps, after `plan` has seen each."""
+    world = World(point, [SHORTEST + 8, 8], backend, device)
+    for request, prompt in zip(world.requests, (SHORTEST, 3), strict=True):
+        while request.done < prompt:
+            world.step([Row(request, min(prompt - request.done, largest_chunk(backend)))])
+    world.begin_capture(backend.graphs)
+    for _ in range(5):
+        world.step([Row(request, 1) for request in world.requests])
+
+
 SCENARIOS: dict[str, Callable[[Point, Any, torch.device], None]] = {
     "chunks": chunks_and_decode,
     "shared-pages": shared_pages,

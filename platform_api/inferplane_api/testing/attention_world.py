@@ -17,8 +17,9 @@ from inferplane_api.testing.case import Lie, NotTested, require
 from inferplane_api.testing.compare import difference, same_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from inferplane_api.platform import GraphCapture
     from inferplane_api.spec import SchedulingConstraints
 
 TOLERANCES = {"float32": (2e-5, 2e-5), "bfloat16": (2e-2, 2e-2), "float16": (4e-3, 4e-3)}
@@ -110,6 +111,10 @@ class World:
         self.view = self._make_view(num_pages, [page for request in self.requests for page in request.pages])
         self.max_pages = max(counts) + 1
         self.attention = backend.load(self._context(sum(lengths), len(lengths) + 1))
+        self.graphs: GraphCapture | None = None
+        self._steps = 0
+        self._buffers: tuple[torch.Tensor, ...] = ()
+        self._replay: Callable[[], Any] = lambda: None
 
     def _make_view(self, num_pages: int, used: list[int]) -> KVView:
         """Layer 1 of a pool of two layers, as core lays it out: NaN, but for the null page and stale numbers."""
@@ -170,9 +175,7 @@ class World:
         out = torch.full((size, *q.shape[1:]), float("nan"), dtype=q.dtype, device=self.device)
         lse = torch.full(q.shape[:2], float("nan"), device=self.device) if self.point.lse else None
         self.attention.plan(self._batch(rows, num_rows, size))
-        self.attention.run(q, k, v, self.view, out, lse=lse) if self.point.lse else self.attention.run(
-            q, k, v, self.view, out
-        )
+        self._run(q, k, v, out, lse)
         for row in rows:
             row.request.done += row.tokens
         self._check(rows, out, lse)
@@ -184,6 +187,31 @@ class World:
             self.attention.run(q, None, None, self.view, again)
             self._check(rows, again, None, " when another layer wrote the keys (k and v are None)")
         return out[:num_tokens].cpu()
+
+    def begin_capture(self, graphs: GraphCapture) -> None:
+        """The next step runs as before, to warm up; the one after it is captured, and replayed for itself and all that
+        follow, which must have its shape."""
+        self.graphs = graphs
+        self._steps = 0
+
+    def _run(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor, lse: torch.Tensor | None
+    ) -> None:
+        self._steps += 1
+        if self.graphs is None or self._steps == 1:
+            arguments = {"lse": lse} if lse is not None else {}
+            self.attention.run(q, k, v, self.view, out, **arguments)
+            return
+        if not self._buffers:
+            self._buffers = (*(x.clone() for x in (q, k, v)), out.clone())
+            static_q, static_k, static_v, static_out = self._buffers
+            self._replay = self.graphs.capture(
+                (len(q),), lambda: self.attention.run(static_q, static_k, static_v, self.view, static_out)
+            )
+        for buffer, new in zip(self._buffers, (q, k, v, out), strict=True):
+            buffer.copy_(new)
+        self._replay()
+        out.copy_(self._buffers[3])
 
     def _inputs(self, rows: Sequence[Row], size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k and v as views of two products with their heads side by side, as layers hand them over."""
@@ -205,7 +233,8 @@ class World:
         query_start[len(rows) + 1 :] = sum(counts)
         seq_lens = np.zeros(num_rows, np.int32)
         seq_lens[: len(rows)] = [row.request.done + row.tokens for row in rows]
-        width = self.max_pages if self.scheduling.batch_buckets else 1 + -(-int(seq_lens.max()) // point.page)
+        fixed = self.graphs is not None or self.scheduling.token_buckets or self.scheduling.batch_buckets
+        width = self.max_pages if fixed else 1 + -(-int(seq_lens.max()) // point.page)
         table = np.full((num_rows, width), NULL_PAGE, np.int32)
         slots = np.full(size, -1, np.int64)
         for index, row in enumerate(rows):

@@ -21,6 +21,10 @@ class NotTested(Exception):
     """A case that cannot be run here; the message says why."""
 
 
+class SlowButAllowed(UserWarning):
+    """Something that takes longer than it should and is not a failure; the report shows it."""
+
+
 class Case(NamedTuple):
     """One declaration and how it is proven."""
 
@@ -57,11 +61,12 @@ def require(condition: bool, message: str) -> None:
         raise Lie(message)
 
 
-def reached(level: str, failed: set[str], present: bool) -> str | None:
-    """The highest level, up to the one that was run, below which nothing failed; None without a device to run on."""
+def reached(level: str, open_levels: set[str], present: bool) -> str | None:
+    """The highest level, up to the one that was run, with nothing failed or left out in it or below; None without a
+    device to run on."""
     best = None
     for each in LEVELS[: LEVELS.index(level) + 1]:
-        if not present or each in failed:
+        if not present or each in open_levels:
             break
         best = each
     return best

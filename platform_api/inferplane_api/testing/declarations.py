@@ -20,7 +20,7 @@ from inferplane_api.spec import (
     ProbeResult,
     ProbeState,
 )
-from inferplane_api.testing.host import BARE_HOST, collect_host
+from inferplane_api.testing.host import collect_host
 from inferplane_api.testing.observed import Entry, Imported, Inspect, Inspected
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ class Declarations(NamedTuple):
     owner: Plugin
     """The distribution of the platform; the same unless an overlay is tested."""
     inspection: Inspection
-    bare: Inspection
-    """The same on a host without hardware."""
     host: HostInfo
     spec: PlatformSpec | None
     """None when the descriptor cannot be read."""
@@ -129,7 +127,6 @@ def declare(platform: str, overlay: str | None = None) -> Declarations:
         plugin=plugin,
         owner=owner,
         inspection=inspection,
-        bare=inspect_plugin(plugin, BARE_HOST),
         host=host,
         spec=spec,
         probe=None if spec is None else _probe_result(platforms, spec.probe),

@@ -6,7 +6,8 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING
 
-from inferplane_api.testing.case import Case, Lie, require
+from inferplane_api.testing.case import Case, Lie, SlowButAllowed, require
+from inferplane_api.testing.declarations import inspect_plugin
 
 if TYPE_CHECKING:
     from inferplane_api.testing.declarations import Declarations
@@ -33,14 +34,14 @@ def cases(declarations: Declarations) -> list[Case]:
             name=f"{seen.stage}-{aspect}-{seen.subject}",
             level="core",
             claim=f"{seen.stage} {seen.subject} {promise}",
-            run=partial(_check, seen, aspect),
+            run=partial(_check, declarations, seen, aspect),
         )
         for seen in declarations.inspection.seen.observations
         for aspect, promise in ASPECTS.items()
     ]
 
 
-def _check(seen: Observation, aspect: str, kit: Kit) -> None:
+def _check(declarations: Declarations, seen: Observation, aspect: str, kit: Kit) -> None:
     what = f"{seen.stage} {seen.subject}"
     if aspect == "modules":
         require(not seen.modules, f"{what} imports {', '.join(seen.modules)}")
@@ -51,14 +52,18 @@ def _check(seen: Observation, aspect: str, kit: Kit) -> None:
     elif aspect == "stdout":
         require(not seen.stdout, f"{what} prints on stdout: {seen.stdout.strip()!r}")
     else:
-        _check_time(seen, what)
+        _check_time(declarations, seen, what)
 
 
-def _check_time(seen: Observation, what: str) -> None:
-    from inferplane_api.testing.test_conformance import SlowButAllowed
-
-    if seen.seconds > LONGEST_SECONDS:
-        raise Lie(f"{what} takes {seen.seconds:.2f} s; {EXPECTED_SECONDS:.2f} s is the aim")
-    if seen.seconds > EXPECTED_SECONDS:
-        message = f"{what} takes {1000 * seen.seconds:.0f} ms, the aim is {1000 * EXPECTED_SECONDS:.0f} ms"
+def _check_time(declarations: Declarations, seen: Observation, what: str) -> None:
+    seconds = seen.seconds
+    if seconds > LONGEST_SECONDS:
+        # A cold disk or a crowded host is nobody's lie: the second time counts.
+        again = inspect_plugin(declarations.plugin, declarations.host).seen.observations
+        same = [each.seconds for each in again if (each.stage, each.subject) == (seen.stage, seen.subject)]
+        seconds = min([seconds, *same])
+    if seconds > LONGEST_SECONDS:
+        raise Lie(f"{what} takes {seconds:.2f} s; {EXPECTED_SECONDS:.2f} s is the aim")
+    if seconds > EXPECTED_SECONDS:
+        message = f"{what} takes {1000 * seconds:.0f} ms, the aim is {1000 * EXPECTED_SECONDS:.0f} ms"
         warnings.warn(message, SlowButAllowed, stacklevel=2)

@@ -9,9 +9,11 @@ import msgspec
 
 from inferplane_api.spec import DeviceInfo, ProbeResult, ProbeState
 from inferplane_api.testing.case import Case, Lie, require
+from inferplane_api.testing.declarations import inspect_plugin
+from inferplane_api.testing.host import BARE_HOST
 
 if TYPE_CHECKING:
-    from inferplane_api.testing.declarations import Declarations, Inspection
+    from inferplane_api.testing.declarations import Declarations
     from inferplane_api.testing.kit import Kit
     from inferplane_api.testing.observed import Probed
 
@@ -25,7 +27,7 @@ def cases(declarations: Declarations) -> list[Case]:
         checks = {"state": _check_state, "devices": _check_devices, "twice": _check_twice}
         for name, check in checks.items():
             found.append(_case(f"{name}-{probed.function}", probed, partial(check, probed)))
-        bare = partial(_check_bare, declarations.bare, probed.function)
+        bare = partial(_check_bare, declarations, probed.function)
         found.append(_case(f"bare-host-{probed.function}", probed, bare))
     return found
 
@@ -76,7 +78,8 @@ def _check_twice(probed: Probed, kit: Kit) -> None:
     require(first == second, f"probe {probed.function} answers {first.state.value}, then something else: {second}")
 
 
-def _check_bare(bare: Inspection, function: str, kit: Kit) -> None:
+def _check_bare(declarations: Declarations, function: str, kit: Kit) -> None:
+    bare = inspect_plugin(declarations.plugin, BARE_HOST)
     require(not bare.failure, f"probe {function} on a host without hardware: {bare.failure}")
     for probed in bare.seen.probed:
         if probed.function == function:

@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from inferplane_api.testing.case import Lie, NotTested, prove
+from inferplane_api.testing.case import Lie, NotTested, SlowButAllowed, prove
 from inferplane_api.testing.plugin import KEY, PROPERTY
 
 if TYPE_CHECKING:
     from inferplane_api.testing.case import Case
-
-
-class SlowButAllowed(UserWarning):
-    """Something that is slower than it should be and not a failure."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

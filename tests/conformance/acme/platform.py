@@ -1,0 +1,71 @@
+"""The made-up chip: the host's processor."""
+
+from contextlib import nullcontext
+
+import torch
+
+
+class Event:
+    def record(self):
+        pass
+
+    def synchronize(self):
+        pass
+
+
+class Runtime:
+    def activate(self):
+        pass
+
+    def event(self):
+        return Event()
+
+    def stream(self):
+        return nullcontext()
+
+    def synchronize(self):
+        pass
+
+
+class Memory:
+    def free(self):
+        return 3 * 2**30
+
+    def total(self):
+        return 4 * 2**30
+
+    def peak(self):
+        return 2**30
+
+    def reset_peak(self):
+        pass
+
+    def pinned(self, shape, dtype):
+        return torch.empty(tuple(shape), dtype=dtype)
+
+    def region(self, tag):
+        return nullcontext()
+
+
+class Graphs:
+    def capture(self, key, function):
+        return function
+
+
+class Platform:
+    def __init__(self, context):
+        self.device = torch.device("cpu")
+        self.runtime = Runtime()
+        self.memory = Memory()
+
+    def communicator(self, group):
+        return None
+
+    def graphs(self):
+        return Graphs()
+
+    def create_runner(self, context):
+        return None
+
+    def close(self):
+        pass

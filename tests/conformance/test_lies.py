@@ -1,0 +1,498 @@
+"""The kit itself: a plugin that is true to its word passes, and every planted lie is caught and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from inferplane_api.testing.case import LEVELS
+from inferplane_api.testing.declarations import declare
+from inferplane_api.testing.generate import generate
+
+SLOW_AREAS = {"patches", "communicator", "model", "attention", "kv-layout"}
+
+
+class Planted(NamedTuple):
+    """One lie: the line that tells it, the case that must catch it, and what the message must name."""
+
+    file: str
+    old: str
+    new: str
+    case: str
+    says: tuple[str, ...]
+    only: bool = True
+    """No other case fails: the kit blames what is wrong and nothing else."""
+
+
+LIES = {
+    "rms_norm forgets eps": Planted(
+        "kernels",
+        "keepdim=True) + eps)",
+        "keepdim=True))",
+        "ops/acme.ops-rms_norm@1-float32",
+        ("acme.ops provides rms_norm@1 in float32", "result is wrong", "eps"),
+        only=False,
+    ),
+    "rms_norm is slightly off in float16 only": Planted(
+        "kernels",
+        "wide = x.float()",
+        "wide = x.float() * (1.01 if x.dtype == torch.float16 else 1.0) ** 2 - 0.05 * (x.dtype == torch.float16)",
+        "ops/acme.ops-rms_norm@1-float16",
+        ("rms_norm@1 in float16", "max error"),
+    ),
+    "silu_mul works in place": Planted(
+        "kernels",
+        "    gate, up = x.chunk(2, dim=-1)\n",
+        "    gate, up = x.chunk(2, dim=-1)\n    gate.mul_(1.5)\n",
+        "ops/acme.ops-silu_mul@1-float32",
+        ("silu_mul@1", "changes its argument x"),
+        only=False,
+    ),
+    "silu_mul fails without rows": Planted(
+        "kernels",
+        "    gate, up = x.chunk(2, dim=-1)\n",
+        "    gate, up = x.chunk(2, dim=-1)\n    assert len(x), 'no rows'\n",
+        "ops/acme.ops-silu_mul@1-float32",
+        ("silu_mul@1", "raises AssertionError: no rows"),
+        only=False,
+    ),
+    "kv_write writes padded tokens": Planted(
+        "kernels",
+        "ops.kv_write(k, v, kv, slot_mapping)",
+        "ops.kv_write(k, v, kv, slot_mapping.abs())",
+        "ops/acme.ops-kv_write@1-float32",
+        ("acme.ops provides kv_write@1",),
+        only=False,
+    ),
+    "an op is declared and not provided": Planted(
+        "kernels", '"silu_mul@1": silu_mul, ', "", "ops/acme.ops-provided", ("silu_mul@1", "lacks"), only=False
+    ),
+    "an op that no schema describes": Planted(
+        "descriptor",
+        '"silu_mul@1"',
+        '"silu_mul@7"',
+        "descriptor/inferplane.kernels:acme.ops",
+        ("silu_mul@7", "no schema"),
+        only=False,
+    ),
+    "attention ignores the window": Planted(
+        "attention",
+        "self.window = context.group.window",
+        "self.window = None",
+        "attention/acme.loop-sliding-float32-head16-page16-4x2-window7-htd",
+        ("acme.loop declares kind sliding", "out is wrong"),
+        only=False,
+    ),
+    "attention reads before other rows' writes": Planted(
+        "attention",
+        "        if k is not None:\n            self.write(k, v, kv, self.batch.slot_mapping)\n"
+        "        for row, length in enumerate(self.batch.seq_lens_host.tolist()):\n"
+        "            start, end = self.batch.query_start_host[row : row + 2].tolist()\n",
+        "        for row, length in enumerate(self.batch.seq_lens_host.tolist()):\n"
+        "            start, end = self.batch.query_start_host[row : row + 2].tolist()\n"
+        "            if k is not None:\n"
+        "                self.write(k[start:end], v[start:end], kv, self.batch.slot_mapping[start:end])\n",
+        "attention/acme.loop-shared-pages-full-float32-head16-page16-4x2-htd",
+        ("acme.loop", "before another row of the same step has written them"),
+        only=False,
+    ),
+    "attention claims a head size that it cannot do": Planted(
+        "descriptor",
+        "HeadSizes(exact=(16, 64))",
+        "HeadSizes(exact=(16, 64, 96))",
+        "attention/acme.loop-full-float32-head96-page16-4x2-htd",
+        ("acme.loop declares", "head_size 96 but fails", "max error"),
+        only=False,
+    ),
+    "attention sees the future": Planted(
+        "attention",
+        "torch.arange(first, position + 1)",
+        "torch.arange(first, int(self.batch.seq_lens_host[row]))",
+        "attention/acme.loop-full-float32-head16-page16-4x2-htd",
+        ("out is wrong",),
+        only=False,
+    ),
+    "attention ignores the scale": Planted(
+        "attention",
+        "self.context.scale * torch",
+        "q.shape[-1] ** -0.5 * torch",
+        "attention/acme.loop-full-float32-head16-page16-4x2-htd",
+        ("out is wrong",),
+        only=False,
+    ),
+    "attention swaps the groups of heads": Planted(
+        "attention",
+        "keys = keys.float().repeat_interleave(group, dim=1)",
+        "keys = keys.float().repeat(1, group, 1)",
+        "attention/acme.loop-full-float32-head16-page16-4x2-htd",
+        ("out is wrong",),
+        only=False,
+    ),
+    "attention lets unrelated pages leak": Planted(
+        "attention",
+        "values.float().repeat_interleave(group, dim=1)",
+        "values.float().repeat_interleave(group, dim=1) + 0 * kv.v.float().sum()",
+        "attention/acme.loop-full-float32-head16-page16-4x2-htd",
+        ("unrelated pages",),
+        only=False,
+    ),
+    "attention declares softcap and ignores it": Planted(
+        "attention",
+        "if self.context.softcap is not None:",
+        "if self.context.softcap == 0:",
+        "attention/acme.loop-full-float32-head16-page16-4x2-softcap3-htd",
+        ("softcap 3", "out is wrong"),
+        only=False,
+    ),
+    "logsumexp has base 2": Planted(
+        "attention",
+        "torch.logsumexp(scores, dim=-1)",
+        "torch.logsumexp(scores, dim=-1) * 1.4427",
+        "attention/acme.loop-full-float32-head16-page16-4x2-lse-htd",
+        ("logsumexp", "lse is wrong"),
+        only=False,
+    ),
+    "attention skips a row of out": Planted(
+        "attention",
+        "for token in range(start, end):",
+        "for token in range(start + (end - start == 5), end):",
+        "attention/acme.loop-full-float32-head16-page16-4x2-htd",
+        ("unwritten out",),
+        only=False,
+    ),
+    "attention writes padded tokens to the null page": Planted(
+        "attention",
+        "kv_write(k, v, kv, slots)",
+        "kv_write(k + 1, v, kv, slots.clamp(min=0)), kv_write(k, v, kv, slots)",
+        "attention/acme.loop-padded-rows-full-float32-head16-page16-4x2-htd",
+        ("null page",),
+        only=False,
+    ),
+    "attention claims bits that do not depend on the batch": Planted(
+        "attention",
+        "scores = self.context.scale * torch",
+        "scores = (self.context.scale + 1e-7 * len(self.batch.seq_lens)) * torch",
+        "attention/acme.loop-batch-invariant-full-float32-head16-page16-4x2-htd",
+        ("batch_invariant",),
+        only=False,
+    ),
+    "attention bakes a page table into its graph": Planted(
+        "attention",
+        "        self.batch = batch\n",
+        "        self.batch = batch if batch.max_query_len > 1 or not hasattr(self, 'first') else self.first\n"
+        "        if batch.max_query_len == 1:\n            self.first = self.batch\n",
+        "attention/acme.loop-graph-replay-full-float32-head16-page16-4x2-htd",
+        ("graph-replay", "out is wrong"),
+        only=False,
+    ),
+    "the layout is declared htd and written thd": Planted(
+        "attention",
+        "kv_write(k, v, kv, slots)",
+        "shape = kv.k.shape[:1] + (kv.k.shape[2], kv.k.shape[1], kv.k.shape[3])\n"
+        "        strides = (kv.k.stride(0), shape[2] * shape[3], shape[3], 1)\n"
+        "        k_view, v_view = (x.as_strided(shape, strides, x.storage_offset()) for x in (kv.k, kv.v))\n"
+        "        from inferplane_api.kv import KVLayout\n"
+        "        kv_write(k, v, kv._replace(k=k_view, v=v_view, layout=KVLayout(order='thd')), slots)",
+        "kv-layout/acme.loop-htd-k_v_planes-float32",
+        ("acme.loop declares the layout htd and writes k elsewhere",),
+        only=False,
+    ),
+    "the linear kernel adds half of the bias": Planted(
+        "kernels",
+        "y + bias",
+        "y + bias / 2",
+        "linear/acme.linear-dense-float32",
+        ("acme.linear declares scheme dense", "with a bias", "max error"),
+        only=False,
+    ),
+    "the linear kernel forgets stacked weights": Planted(
+        "kernels",
+        "for weight in packed]",
+        "for weight in packed[:1]]",
+        "linear/acme.linear-ggml.q8_0-float32",
+        ("acme.linear declares scheme ggml.q8_0", "three stacked weights", "shape"),
+        only=False,
+    ),
+    "the descriptor imports torch": Planted(
+        "descriptor",
+        "from inferplane_api.kv import KVLayout",
+        "import torch\nfrom inferplane_api.kv import KVLayout",
+        "import/descriptor-modules-acme_chip.descriptor",
+        ("acme_chip.descriptor imports", "torch"),
+        only=False,
+    ),
+    "the descriptor prints": Planted(
+        "descriptor",
+        "PLATFORM = ",
+        "print('acme driver 7.1')\nPLATFORM = ",
+        "import/descriptor-stdout-acme_chip.descriptor",
+        ("prints on stdout", "acme driver 7.1"),
+    ),
+    "the descriptor changes the environment": Planted(
+        "descriptor",
+        "PLATFORM = ",
+        "import os\nos.environ['OMP_PROC_BIND'] = 'true'\nPLATFORM = ",
+        "import/descriptor-environment-acme_chip.descriptor",
+        ("variable OMP_PROC_BIND",),
+    ),
+    "the descriptor starts a thread": Planted(
+        "descriptor",
+        "PLATFORM = ",
+        "import threading\nthreading.Thread(target=threading.Event().wait, name='acme-watch', daemon=True).start()\n"
+        "PLATFORM = ",
+        "import/descriptor-threads-acme_chip.descriptor",
+        ("leaves threads", "acme-watch"),
+    ),
+    "the descriptor is slow": Planted(
+        "descriptor",
+        "PLATFORM = ",
+        "import time\ntime.sleep(1.1)\nPLATFORM = ",
+        "import/descriptor-seconds-acme_chip.descriptor",
+        ("takes 1.",),
+    ),
+    "the descriptor ends the process": Planted(
+        "descriptor",
+        "PLATFORM = ",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\nPLATFORM = ",
+        "descriptor/process",
+        ("acme-chip", "signal 11"),
+        only=False,
+    ),
+    "the descriptor cannot be imported": Planted(
+        "descriptor",
+        "PLATFORM = ",
+        "import libacme_is_missing\nPLATFORM = ",
+        "descriptor/inferplane.platforms:acme",
+        ("cannot be imported", "libacme_is_missing"),
+        only=False,
+    ),
+    "the descriptor calls itself something else": Planted(
+        "descriptor",
+        'id="acme.loop"',
+        'id="acme.flash"',
+        "descriptor/inferplane.attention:acme.loop",
+        ("'acme.flash'", "must be the same"),
+    ),
+    "a field has the wrong type": Planted(
+        "descriptor",
+        "score=60,\n)\n\nLINEAR",
+        "score='best',\n)\n\nLINEAR",
+        "descriptor/inferplane.kernels:acme.ops",
+        ("acme.ops", "wrong type", "score"),
+    ),
+    "the probe raises": Planted(
+        "probe",
+        "    device = ",
+        "    raise OSError('libacme.so: cannot open')\n    device = ",
+        "probe/state-acme_chip.probe:probe",
+        ("acme_chip.probe:probe raises OSError: libacme.so",),
+        only=False,
+    ),
+    "the probe raises where the chip is not": Planted(
+        "probe",
+        "    device = ",
+        "    [flag for flag in host.torch_version.split('.')]\n    device = ",
+        "probe/bare-host-acme_chip.probe:probe",
+        ("raises AttributeError",),
+    ),
+    "the probe says PRESENT without a device": Planted(
+        "probe",
+        "devices=(device,)",
+        "devices=()",
+        "probe/state-acme_chip.probe:probe",
+        ("PRESENT without a device",),
+        only=False,
+    ),
+    "the probe changes its mind": Planted(
+        "probe",
+        "    device = ",
+        "    import itertools\n    global asked\n    asked = globals().get('asked', 0) + 1\n    device = ",
+        "probe/twice-acme_chip.probe:probe",
+        ("then something else",),
+        only=False,
+    ),
+    "the probe imports torch": Planted(
+        "probe",
+        "    device = ",
+        "    import torch\n    device = ",
+        "import/probe-modules-acme_chip.probe:probe",
+        ("imports", "torch"),
+        only=False,
+    ),
+    "the device prefers a type that it lacks": Planted(
+        "probe",
+        'name="acme chip",',
+        'name="acme chip", preferred_dtype="bfloat16",',
+        "probe/devices-acme_chip.probe:probe",
+        ("prefers bfloat16",),
+    ),
+    "free memory is more than there is": Planted(
+        "platform", "return 3 * 2**30", "return 5 * 2**30", "memory/numbers", ("more than memory.total()",)
+    ),
+    "a replayed graph gives old results": Planted(
+        "platform",
+        "        return function\n",
+        "        function()\n        kept = [cell.clone() for cell in function.__defaults__]\n"
+        "        return lambda: function.__defaults__[1].copy_(kept[1])\n",
+        "graphs/capture",
+        ("graph_capture", "differs from eager"),
+    ),
+}
+
+
+def quick(case: Any) -> bool:
+    return case.area not in SLOW_AREAS
+
+
+def test_a_plugin_that_is_true_to_its_word_passes(install_acme: Callable, run_kit: Callable) -> None:
+    install_acme()
+    outcomes = run_kit(lambda case: (case.area, case.level) not in {("communicator", "full"), ("attention", "full")})
+    assert not outcomes.failed
+    assert not outcomes.skipped
+    areas = {case.partition("/")[0] for case in outcomes.passed}
+    expected = "descriptor import probe patches ops attention kv-layout linear graphs memory model"
+    assert areas == set(expected.split())
+
+
+@pytest.mark.parametrize("planted", LIES.values(), ids=LIES)
+def test_a_lie_is_caught_and_named(planted: Planted, install_acme: Callable, run_kit: Callable) -> None:
+    changes = [(planted.old, planted.new)]
+    if "changes its mind" in planted.new or "asked = " in planted.new:
+        changes.append(('name="acme chip"', 'name=f"acme chip {asked}"'))
+    install_acme({planted.file: changes})
+    outcomes = run_kit(lambda case: case.id == planted.case or (planted.only and quick(case)))
+    assert planted.case in outcomes.failed, f"not caught; failed: {outcomes.failed}"
+    message = outcomes.failed[planted.case]
+    assert all(text in message for text in planted.says), message
+    if planted.only:
+        assert list(outcomes.failed) == [planted.case]
+
+
+@pytest.mark.parametrize(
+    ("target", "named"),
+    [
+        (
+            "import inferplane.layers.norm as m\nm.RMSNorm.__call__ = print",
+            "inferplane.layers.norm:RMSNorm",
+        ),
+        ("import inferplane_api.reference.ops as m\nm.rope = print", "inferplane_api.reference.ops:rope"),
+    ],
+    ids=["core", "contract"],
+)
+def test_a_patch_is_caught_and_named(install_acme: Callable, run_kit: Callable, target: str, named: str) -> None:
+    install_acme({"kernels": [("import torch\n", f"import torch\n{target}\n")]})
+    outcomes = run_kit(lambda case: case.area == "patches")
+    message = outcomes.failed["patches/acme-chip"]
+    assert message.startswith(f"acme-chip patches {named}")
+
+
+def test_a_platform_with_other_tokens_is_caught(install_acme: Callable, run_kit: Callable) -> None:
+    """Every part keeps its word, in sizes that the kit tries, and the whole does not."""
+    lie = "(wide * scale * (weight.float() + offset) * (1 + 0.2 * (x.shape[0] > 17))).to(x.dtype)"
+    install_acme({"kernels": [("(wide * scale * (weight.float() + offset)).to(x.dtype)", lie)]})
+    outcomes = run_kit(lambda case: case.id in ("ops/acme.ops-rms_norm@1-float32", "model/tokens"))
+    assert list(outcomes.failed) == ["model/tokens"]
+    assert "acme in float32, a prompt of 1 tokens batched" in outcomes.failed["model/tokens"]
+
+
+def test_a_namespace_of_someone_else(install_acme: Callable, run_kit: Callable) -> None:
+    points = "[inferplane.platforms]\nacme = acme_chip.descriptor:PLATFORM\n[inferplane.kernels]\n"
+    install_acme(entry_points=f"{points}cpu.fast = acme_chip.descriptor:OPS\n")
+    outcomes = run_kit(lambda case: case.area == "descriptor")
+    assert "namespace cpu of inferplane-cpu" in outcomes.failed["descriptor/namespaces"]
+
+
+@pytest.mark.parametrize(
+    ("requires", "says"),
+    [("torch", "no Requires-Dist"), ("inferplane-api>=0.1", "upper bound"), ("inferplane-api>=7,<8", "requires")],
+)
+def test_the_range_of_the_contract(install_acme: Callable, run_kit: Callable, requires: str, says: str) -> None:
+    install_acme(requires=requires)
+    outcomes = run_kit(lambda case: case.area == "descriptor")
+    assert list(outcomes.failed) == ["descriptor/api-range"]
+    assert says in outcomes.failed["descriptor/api-range"]
+
+
+@pytest.mark.parametrize(
+    ("check", "case", "says"),
+    [
+        ("return Verdict((Reason(code='acme.no'),))", "attention/acme.loop-accepts", "refuses everything"),
+        ("return True", "attention/acme.loop-accepts", "returns a bool, not a Verdict"),
+    ],
+)
+def test_a_check_that_lies(install_acme: Callable, run_kit: Callable, check: str, case: str, says: str) -> None:
+    source = f"from inferplane_api.spec import Reason, Verdict\ndef check(request):\n    {check}\n"
+    install_acme(
+        {
+            "descriptor": [("batch_invariant=True", 'batch_invariant=True, check="acme_chip.probe:check"')],
+            "probe": [("from inferplane_api.spec", f"{source}from inferplane_api.spec")],
+        }
+    )
+    outcomes = run_kit(lambda each: each.id == case)
+    assert says in outcomes.failed[case]
+
+
+def test_a_check_may_exclude_some_of_what_data_allows(install_acme: Callable, run_kit: Callable) -> None:
+    source = (
+        "from inferplane_api.spec import Reason, Verdict\n"
+        "def check(request):\n"
+        "    return Verdict((Reason(code='acme.window'),) if request.window == 1 else ())\n"
+    )
+    install_acme(
+        {
+            "descriptor": [("batch_invariant=True", 'batch_invariant=True, check="acme_chip.probe:check"')],
+            "probe": [("from inferplane_api.spec", f"{source}from inferplane_api.spec")],
+        }
+    )
+    outcomes = run_kit(lambda case: case.area == "attention" and case.level == "core")
+    assert not outcomes.failed
+    assert outcomes.skipped
+    assert all("window1" in case and "acme.window" in reason for case, reason in outcomes.skipped.items())
+
+
+def test_ids_are_unique_and_levels_known(install_acme: Callable) -> None:
+    install_acme()
+    cases = generate(declare("acme"))
+    ids = [case.id for case in cases]
+    assert len(ids) == len(set(ids))
+    assert {case.level for case in cases} == set(LEVELS)
+
+
+def test_a_platform_with_a_runner_of_its_own_is_spared_what_core_would_not_use(install_acme: Callable) -> None:
+    install_acme({"descriptor": [('name="acme", ', 'name="acme", runner_seam=True, ')]})
+    areas = {case.area for case in generate(declare("acme"))}
+    assert areas == {"descriptor", "import", "probe", "patches", "memory", "model"}
+
+
+def test_an_overlay_is_tested_on_the_platform_it_is_for(install_acme: Callable, run_kit: Callable) -> None:
+    """Somebody else's platform, this distribution's attention; the platform itself is not on trial."""
+    points = "[inferplane.attention]\nacme.loop = acme_chip.descriptor:ATTENTION\n"
+    lie = {"attention": [("self.window = context.group.window", "self.window = None")]}
+    install_acme(
+        lie
+        | {
+            "descriptor": [
+                (
+                    'load="acme_chip.attention:LoopAttention",\n    platforms=frozenset({"acme"})',
+                    'load="acme_chip.attention:LoopAttention",\n    platforms=frozenset({"reference"})',
+                )
+            ]
+        },
+        entry_points=points,
+    )
+    outcomes = run_kit(
+        lambda case: case.area not in ("patches", "model") and case.level == "core" and "head64" not in case.id,
+        "reference",
+        "acme-chip",
+    )
+    assert {case.partition("/")[0] for case in outcomes.passed} == {"descriptor", "import", "attention", "kv-layout"}
+    assert outcomes.failed
+    assert all(case.startswith("attention/acme.loop") and "sliding" in case for case in outcomes.failed)
+
+
+def test_an_unknown_distribution(install_acme: Callable) -> None:
+    install_acme()
+    with pytest.raises(LookupError, match=r"no plugin distribution 'acme-chop'; installed: .*acme-chip"):
+        declare("acme", "acme-chop")
