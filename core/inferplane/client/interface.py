@@ -42,7 +42,7 @@ class EngineClient(Protocol):
         """Valid in state "ready"."""
 
     def submit(self, requests: list[Request]) -> RequestStream:
-        """Start. Raises EngineDead or QueueFull."""
+        """Start. Raises EngineDead, QueueFull, or InvalidValue for more sequences than could ever be taken."""
 
     async def control(self, name: str, **arguments: Any) -> Any:
         """Call a control operation at a step boundary and wait for the reply."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from inferplane.channel.client_end import AsyncClientEnd
 from inferplane.client.supervisor import EngineSupervisor
-from inferplane.errors import EngineDead, InferplaneError, QueueFull
+from inferplane.errors import EngineDead, InferplaneError, InvalidValue, QueueFull
 from inferplane.log import get_logger
 from inferplane.messages import Abort, Alive, Control, ControlReply, Failed, Hello, Outputs, Phase, Ready, Stats
 
@@ -124,6 +124,11 @@ class ProcessClient:
 
     def submit(self, requests: list[Request]) -> _Stream:
         self._require_alive()
+        if len(requests) > self._max_open:
+            raise InvalidValue(
+                "n", len(requests), f"a request may have at most {self._max_open} sequences here, prompts times n",
+                remedy="send several requests, or start the server with a larger --max-num-queued-reqs",
+            )  # fmt: skip
         if len(self._streams) + len(requests) > self._max_open:
             raise QueueFull(
                 f"{len(self._streams)} requests are running or waiting, at most {self._max_open} may",

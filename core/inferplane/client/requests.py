@@ -125,6 +125,20 @@ def _too_long(num_prompt: int, max_tokens: int | None, limits: Limits) -> Contex
     )
 
 
+def _check_something_is_left(params: SamplingParams, limits: Limits) -> None:
+    """Until min_tokens tokens came, those that end the answer cannot be drawn: others must be allowed."""
+    if params.allowed_token_ids is None or params.min_tokens == 0:
+        return
+    ends = {*params.stop_token_ids, *(() if params.ignore_eos else limits.eos_token_ids)}
+    if ends.issuperset(params.allowed_token_ids):
+        raise InvalidValue(
+            "allowed_token_ids",
+            params.allowed_token_ids[:20],
+            f"all of them end the answer, and min_tokens={params.min_tokens} forbids that at first",
+            remedy="allow another token, or leave min_tokens out",
+        )
+
+
 def _check_token_fields(params: SamplingParams, limits: Limits) -> None:
     def check(field: str, ids: Iterable[int]) -> None:
         for token_id in ids:
@@ -134,6 +148,7 @@ def _check_token_fields(params: SamplingParams, limits: Limits) -> None:
     check("logit_bias", params.logit_bias or ())
     check("allowed_token_ids", params.allowed_token_ids or ())
     check("stop_token_ids", params.stop_token_ids)
+    _check_something_is_left(params, limits)
     if limits.max_logprobs < 0:
         return
     for field in ("logprobs", "prompt_logprobs"):

@@ -50,6 +50,8 @@ def test_a_prompt_that_exactly_fits_is_taken() -> None:
         ([-1], {}, "prompt"),
         ([1], {"logit_bias": {100: 1.0}}, "logit_bias"),
         ([1], {"allowed_token_ids": (5, 100)}, "allowed_token_ids"),
+        ([1], {"allowed_token_ids": (2,), "min_tokens": 1}, "allowed_token_ids"),
+        ([1], {"allowed_token_ids": (2, 7), "stop_token_ids": (7,), "min_tokens": 1}, "allowed_token_ids"),
         ([1], {"stop_token_ids": (100,)}, "stop_token_ids"),
         ([1], {"logprobs": 6}, "logprobs"),
         ([1], {"logprobs": -1}, "logprobs"),
@@ -61,6 +63,11 @@ def test_a_bad_value_is_named(prompt: list[int], fields: dict, field: str) -> No
     with pytest.raises(InvalidValue) as caught:
         build(prompt, **fields)
     assert caught.value.field == field
+
+
+def test_allowed_tokens_may_end_the_answer_where_nothing_forbids_it() -> None:
+    for fields in ({"min_tokens": 0}, {"min_tokens": 1, "ignore_eos": True}):
+        assert build([1], allowed_token_ids=(2,), **fields)
 
 
 def test_priority_needs_the_policy() -> None:
