@@ -129,15 +129,18 @@ def test_a_killed_engine_fails_requests_in_time_and_names_the_cause(scripted_mod
         assert "remedy" in server.log[-1]
 
 
-def test_a_killed_front_end_leaves_no_engine(scripted_model: Path) -> None:
+def test_a_killed_front_end_leaves_no_engine_and_no_sockets(scripted_model: Path) -> None:
     with served(scripted_model, {"delay": 0.05}) as server:
         url = server.wait_ready()
         engine = server.engine
+        sockets = [path for c in engine.net_connections("unix") if "inferplane-" in (path := str(c.laddr))]
+        assert sockets
         threading.Thread(target=_post_quietly, args=(url,), daemon=True).start()
         time.sleep(0.3)
         os.kill(server.process.pid, signal.SIGKILL)
         engine.wait(5)
         assert not engine.is_running()
+        assert not [path for path in sockets if os.path.exists(os.path.dirname(path))]
 
 
 def _post_quietly(url: str) -> None:

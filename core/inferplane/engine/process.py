@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from inferplane.channel.address import EngineAddress
+from inferplane.channel.address import EngineAddress, remove_address
 from inferplane.log import configure_logging, get_logger
 from inferplane.messages import (
     Abort,
@@ -277,9 +277,10 @@ def describe_failure(error: BaseException, engine_id: int) -> Failed:
     )
 
 
-def _watch_parent(stream: BinaryIO) -> None:
+def _watch_parent(stream: BinaryIO, address: EngineAddress) -> None:
     while stream.read(1):
         pass
+    remove_address(address)  # a parent that was killed could not
     os._exit(EXIT_PARENT_GONE)
 
 
@@ -295,7 +296,7 @@ def main() -> int:
         return EXIT_PARENT_GONE
     launch = msgspec.msgpack.decode(data, type=Launch)
     configure_logging(launch.log_level, process=f"engine {launch.engine_id}")
-    threading.Thread(target=_watch_parent, args=(sys.stdin.buffer,), name="parent", daemon=True).start()
+    threading.Thread(target=_watch_parent, args=(sys.stdin.buffer, launch.address), name="parent", daemon=True).start()
     timeline = Timeline()
     liveness = Liveness(launch.address, launch.engine_id)
     liveness.start()
