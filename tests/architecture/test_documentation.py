@@ -76,9 +76,10 @@ def every_flag() -> set[str]:
 
 
 def test_flags_exist() -> None:
-    pip = {"--extra-index-url"}
+    pip, pytest_flags = {"--extra-index-url"}, {"--pyargs", "--durations"}
+    kit = text_of(REPOSITORY / "platform_api" / "inferplane_api" / "testing" / "plugin.py")
     used = {flag for path in PAGES for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text_of(path))}
-    assert used <= every_flag() | pip
+    assert used <= every_flag() | pip | pytest_flags | set(re.findall(r'"(--inferplane-[a-z]+)"', kit))
 
 
 def test_every_setting_is_a_flag() -> None:
