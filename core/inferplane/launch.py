@@ -147,6 +147,9 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+    except socket.gaierror as error:
+        listener.close()
+        raise InvalidValue("host", host, f"is no address here: {error.strerror}", remedy="try 127.0.0.1") from error
     except OSError as error:
         listener.close()
         raise InvalidValue(

@@ -116,11 +116,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        data = yaml.safe_load(path.read_text())
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidValue("config", str(path), f"cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise InvalidValue("config", str(path), f"is not YAML: {error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = " ".join(str(error).split())
+        raise InvalidValue("config", str(path), f"is not YAML: {where}", remedy="see docs/configuration.md") from error
     if data is None:
         return {}
     if not isinstance(data, dict):

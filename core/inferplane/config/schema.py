@@ -26,6 +26,15 @@ def parse_size(value: Any) -> Any:
 Size = Annotated[int, BeforeValidator(parse_size)]
 
 
+def _listed(value: Any) -> Any:
+    """One name may be given without a list around it."""
+    return (value,) if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_listed)]
+"""None of them empty: an unset variable in a script must not become a name, or a key that everybody has."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
@@ -34,7 +43,7 @@ class ModelConfig(_Section):
     """Which model, and how it is read."""
 
     model: str = Field(DEFAULT_MODEL, description="Local path, hub id, `pypi:NAME[==VERSION][#FILE]`, or `smollm2`.")
-    served_model_name: tuple[str, ...] = Field((), description="Names in the API; the first is the one in responses.")
+    served_model_name: Names = Field((), description="Names in the API; the first is the one in responses.")
     revision: str | None = Field(None, description="Branch, tag or commit on the hub.")
     download_dir: str | None = Field(None, description="Where downloads go; the hub client's own cache by default.")
     use_modelscope: bool = Field(False, description="Fetch from ModelScope instead of the Hugging Face Hub.")
@@ -120,7 +129,7 @@ class ServerConfig(_Section):
 
     host: str = Field("127.0.0.1", description="Address to listen on; loopback unless told otherwise.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0: a free one.")
-    api_key: tuple[str, ...] = Field((), description="Keys of which a request must carry one; none: open.")
+    api_key: Names = Field((), description="Keys of which a request must carry one; none: open.")
     enable_prompt_tokens_details: bool = Field(False, description="Report cached tokens in `usage`.")
     enable_force_include_usage: bool = Field(False, description="Every stream ends with a usage chunk.")
     return_tokens_as_token_ids: bool = Field(False, description="Log-probability tokens as `token_id:N`.")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from inferplane.cli.main import main
 from inferplane.config import Config
 from inferplane.config.flags import add_config_flags, collect_config
 from inferplane.config.parser import Parser
@@ -55,12 +56,27 @@ def test_the_file_gives_values_and_flags_win(tmp_path: Path) -> None:
     assert (config.model.max_model_len, config.scheduler.max_num_seqs) == (16_000, 5)
 
 
-@pytest.mark.parametrize("text", ["- a\n", "a: [", "max_num_sequences: 3\n", "max_num_seqs: many\n"])
-def test_a_bad_file_is_an_error(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "data", [b"- a\n", b"a: [", b"\xff\xfe", b"max_num_sequences: 3\n", b"max_num_seqs: many\n", b"api_key: ''\n"]
+)
+def test_a_bad_file_is_an_error_of_one_line(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "c.yaml"
-    path.write_text(text)
-    with pytest.raises(InvalidValue):
+    path.write_bytes(data)
+    with pytest.raises(InvalidValue) as caught:
         parse("--config", str(path))
+    assert "\n" not in caught.value.message
+
+
+def test_one_name_needs_no_list(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("api_key: secret\nserved_model_name: [a, b]\n")
+    config = parse("--config", str(path))
+    assert (config.server.api_key, config.model.served_model_name) == (("secret",), ("a", "b"))
+
+
+def test_an_empty_key_is_no_key() -> None:
+    with pytest.raises(InvalidValue, match="api_key"):
+        parse("--api-key", "")
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
@@ -72,6 +88,18 @@ def test_an_unknown_flag_is_an_error_with_a_suggestion(capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         parse("--max-modellen", "3")
     assert "did you mean --max-model-len?" in capsys.readouterr().err
+
+
+def test_the_program_suggests_the_flags_of_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["explain", "--max-model-le", "3"])
+    assert "did you mean --max-model-len?" in capsys.readouterr().err
+
+
+def test_a_flag_that_exists_is_not_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--dtype", "int4")
+    assert "did you mean" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
