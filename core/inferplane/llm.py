@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from inferplane.client.drivers import LocalDriver, ProcessDriver
 from inferplane.client.outputs import CompletionOutput, OutputAssembler, RequestOutput, logprob_table
@@ -125,17 +128,21 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _params_for(self, given: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    def _params_for(
+        self, given: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> Sequence[SamplingParams | None]:
         if given is None:
-            given = self.get_default_sampling_params()
+            return [None] * count
         if isinstance(given, SamplingParams):
             return [given] * count
         if len(given) != count:
             raise InvalidValue("sampling_params", f"{len(given)} of them", f"must be one, or one a prompt ({count})")
         return list(given)
 
-    def _job(self, item: Any, params: SamplingParams, priority: int) -> _Job:
+    def _job(self, item: Any, params: SamplingParams | None, priority: int) -> _Job:
         text, ids, salt = self._read_prompt(item)
+        if params is None:
+            params = self._default_params(len(ids))
         requests = build_requests(
             ids,
             params,
@@ -146,6 +153,13 @@ class LLM:
             cache_salt=salt,
         )
         return _Job(text, requests, params, self.tokenizer)
+
+    def _default_params(self, num_prompt: int) -> SamplingParams:
+        """A max_tokens that nobody asked for gives way to the context."""
+        params, room = self.get_default_sampling_params(), self._limits.max_model_len - num_prompt
+        if params.max_tokens is None or room < 1:
+            return params
+        return msgspec.structs.replace(params, max_tokens=min(params.max_tokens, room))
 
     def _read_prompt(self, item: Any) -> tuple[str | None, list[int], str]:
         text, ids, salt = item, None, ""
@@ -159,10 +173,12 @@ class LLM:
         elif not isinstance(item, str):
             text, ids = None, item
         if ids is not None:
-            return text, [int(token) for token in ids], salt
+            return text, _token_ids(ids), salt
+        if not isinstance(text, str):
+            raise InvalidValue("prompt", text, "must be text or token ids")
         if self.tokenizer is None:
             raise InvalidValue("prompt", text, "this checkpoint has no tokenizer", remedy="give prompt_token_ids")
-        return text, self.tokenizer.encode(str(text)), salt
+        return text, self.tokenizer.encode(text), salt
 
     def _run(self, jobs: list[_Job], *, show: bool) -> list[RequestOutput]:
         open_jobs = {request.request_id: (job, index) for job in jobs for index, request in enumerate(job.requests)}
@@ -280,11 +296,21 @@ class _Bar:
         self._progress.update(self._task, advance=1, rate=rate)
 
 
+def _token_ids(ids: Any) -> list[int]:
+    try:
+        return [operator.index(token) for token in ids]
+    except TypeError as error:
+        raise InvalidValue("prompt", ids, "must be text or token ids") from error
+
+
 def _as_list(prompts: Any) -> list[Any]:
     """One prompt or several: a list of ints is one prompt of token ids."""
     if isinstance(prompts, (str, dict)):
         return [prompts]
-    items = list(prompts)
-    if items and isinstance(items[0], int):
+    try:
+        items = list(prompts)
+    except TypeError as error:
+        raise InvalidValue("prompt", prompts, "must be text or token ids, or a list of them") from error
+    if items and hasattr(items[0], "__index__"):
         return [items]
     return items

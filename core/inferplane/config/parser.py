@@ -14,7 +14,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse, but a command reports what it does not know itself: the whole program has no flags to suggest."""
+        """As argparse, but a command reports what it does not know: the whole program has no flags to suggest."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
