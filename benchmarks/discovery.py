@@ -3,8 +3,8 @@
 Five packages of the kinds that people install (two platforms, attention, ops, hooks) are written to a folder and put on
 the path. A start's selection is measured in a fresh process: `discover` with its children, the validation hooks, then
 the choice of platform, attention, ops and linear kernels for a small hybrid model. Its peer is the same with core's own
-parts only, in turns, so that the difference is what the plugins cost. `cpu` is what the children used of the processors.
-The file cache is warm (a first, unreported round warms it).
+parts only, in turns, so that the difference is what the plugins cost. `cpu` is the children's processor time. The
+file cache is warm (a first, unreported round warms it).
 
     python benchmarks/discovery.py --runs 10
 """
@@ -78,8 +78,8 @@ with discover(collect_host(), config.platform) as discovery:
     plan = resolve(config, model, CheckpointCard(config={}), "/x", SAFETENSORS.id, discovery)
     resolved = time.perf_counter()
 usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(json.dumps({"cpu": usage.ru_utime + usage.ru_stime, "discovery": found - started, "hooks": validated - found, "selection": resolved - validated,
-                  "total": resolved - started, "platform": plan.platform_name,
+print(json.dumps({"cpu": usage.ru_utime + usage.ru_stime, "discovery": found - started, "hooks": validated - found,
+                  "selection": resolved - validated, "total": resolved - started, "platform": plan.platform_name,
                   "attention": [component.id for component in plan.attention]}))
 """
 

@@ -17,9 +17,11 @@ import pytest
 
 from inferplane import LLM, SamplingParams
 from inferplane.config import Config
-from inferplane.errors import InvalidValue
+from inferplane.errors import EngineDead, InvalidValue
 from inferplane.launch import make_plan
 from inferplane.plan.types import Decision, Plan
+from inferplane.plugins.inventory import list_entry_points
+from inferplane.plugins.lockfile import lock_installed, write_lock
 
 FLASHY = """
 from inferplane_api.spec import *
@@ -56,6 +58,16 @@ def gelu_tanh_mul(x):
 class Provider:
     def ops(self):
         return {"gelu_tanh_mul@1": gelu_tanh_mul, "rms_norm@1": ops.rms_norm}
+PROVIDER = Provider()
+"""
+LOUD_RUN = """
+from inferplane_api.reference import ops
+class Provider:
+    def __init__(self):
+        import inferplane.engine.engine
+        inferplane.engine.engine.Engine.step = lambda self: []
+    def ops(self):
+        return {"rms_norm@1": ops.rms_norm}
 PROVIDER = Provider()
 """
 LISTENER = """
@@ -172,3 +184,21 @@ def test_they_run_and_tokens_do_not_change(tiny_gemma3_dir: Path) -> None:
     assert set(flashy.RUNS) == {32}, "the sliding groups only"
     assert fastops.CALLS
     assert listener.HEARD == ["start engine 0", "stop engine"]
+
+
+@pytest.mark.usefixtures("strangers")
+def test_a_locked_start_stops_at_a_plugin_that_changes_the_core(
+    tiny_gemma3_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fastops_run.py").write_text(LOUD_RUN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # for the engine's process
+    lock = tmp_path / "plugins.lock"
+    names = {"inferplane-cpu", "fastops"}
+    write_lock(lock_installed(entry for entry in list_entry_points() if entry.distribution in names), lock)
+    settings: dict[str, Any] = {"platform": "cpu", "dtype": "float32", "max_model_len": 64, "plugins_mode": "locked"}
+    with pytest.raises(EngineDead) as caught:
+        LLM(model=str(tiny_gemma3_dir), engine_process=True, plugins_lock=str(lock), **settings)
+    assert caught.value.code == "plugin.tampering"
+    assert "plugin fastops 1.2 changes the core" in caught.value.message
+    assert "inferplane.engine.engine.Engine.step" in caught.value.message
+    assert "--disable-plugins fastops" in caught.value.remedy

@@ -19,6 +19,7 @@ from inferplane.plan.diagnose import diagnose, exit_status
 from inferplane.plan.render import Table, print_tables
 from inferplane.plugins.discovery import Discovery, discover
 from inferplane.plugins.inventory import API
+from inferplane.plugins.records import FoundPlatform
 from inferplane_api import API_VERSION
 from inferplane_api.hooks import Finding
 from inferplane_api.spec import HostInfo
@@ -86,18 +87,26 @@ def _platform_table(discovery: Discovery) -> Table:
     for found in discovery.platforms:
         details = [device.name or "unnamed" for device in found.result.devices]
         details += [str(reason) for reason in found.result.reasons]
-        wants = found.spec.requires_torch if found.spec is not None else ""
+        wants = _wanted_torch(found)
         rows.append(
             (
                 found.name,
                 str(found.tier),
                 found.state.value,
                 f"{found.distribution} {found.version}",
-                wants or "any",
+                wants,
                 "; ".join(details),
             )
         )
     return Table("Platforms", ("platform", "tier", "state", "distribution", "wants torch", "devices or reasons"), rows)
+
+
+def _wanted_torch(found: FoundPlatform) -> str:
+    """ ">=2.9 +cpu*": versions, and builds."""
+    if found.spec is None:
+        return "unknown"
+    builds = [f"+{build}*" for build in found.spec.torch_builds]
+    return " ".join([found.spec.requires_torch, *builds]).strip() or "any"
 
 
 def _plugin_table(discovery: Discovery) -> Table:

@@ -77,7 +77,8 @@ class EngineSupervisor:
         self._process.wait()
 
     def _wait(self) -> None:
-        frame = read_frame(cast("BinaryIO", self._process.stdout))
+        with cast("BinaryIO", self._process.stdout) as status:
+            frame = read_frame(status)
         code = self._process.wait()
         self._on_exit(self._cause(frame, code))
 
