@@ -11,7 +11,7 @@ from inferplane.errors import InferplaneError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
 
@@ -61,7 +61,14 @@ class Remote:
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
         self._check(answer)
-        return str(answer.json()["data"][0]["id"])
+        try:
+            return str(answer.json()["data"][0]["id"])
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise InferplaneError(
+                f"{self._url}/models does not list models as an OpenAI-compatible server does",
+                code="remote.error",
+                remedy="give the address of one with --url; it usually ends in /v1",
+            ) from error
 
     def _stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:
@@ -69,10 +76,8 @@ class Remote:
                 if answer.is_error:
                     answer.read()
                 self._check(answer)
-                for line in answer.iter_lines():
-                    if not line.startswith("data: ") or line == "data: [DONE]":
-                        continue
-                    chunk = json.loads(line.removeprefix("data: "))
+                for data in _events(answer.iter_bytes()):
+                    chunk = json.loads(data)
                     if "error" in chunk:
                         raise InferplaneError(f"the server said: {chunk['error']['message']}", code="remote.error")
                     yield chunk
@@ -93,3 +98,13 @@ class Remote:
             code="remote.unreachable",
             remedy="start one with `inferplane serve`, or give its address with --url",
         )
+
+
+def _events(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The data of server-sent events. Only a line feed ends a line: JSON may hold other separators that text has."""
+    rest = b""
+    for part in parts:
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: ") and line != b"data: [DONE]":
+                yield line.removeprefix(b"data: ")
