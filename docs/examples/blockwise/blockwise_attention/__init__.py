@@ -1,0 +1,1 @@
+"""An example overlay: attention for somebody else's platform."""
