@@ -159,23 +159,15 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _announce(planned: Planned) -> None:
-    from inferplane.plan.record import reference_ops
+    from inferplane.plan.record import reference_line
     from inferplane.plan.render import startup_line
 
     log.info("model %s", planned.provenance)
     for warning in planned.plan.warnings:
         log.warning("%s", warning)
     log.info("%s", startup_line(planned.plan))
-    if slow := reference_ops(planned.plan):
-        owner = planned.plan.platform
-        log.info(
-            "%d ops run on the torch reference, no plugin brings them for %s (%s %s): %s",
-            len(slow),
-            planned.plan.platform_name,
-            owner.distribution,
-            owner.version,
-            ", ".join(slow),
-        )
+    if line := reference_line(planned.plan):
+        log.info("%s", line)
 
 
 def _print_ready(service: Service, client: ProcessClient, listener: socket.socket, seconds: float) -> None:

@@ -18,6 +18,18 @@ def reference_ops(plan: Plan) -> tuple[str, ...]:
     return tuple(binding.op for binding in plan.ops if binding.provider.distribution == CORE)
 
 
+def reference_line(plan: Plan) -> str:
+    """`reference_ops` as one line of a log; "" when there are none."""
+    ops = reference_ops(plan)
+    if not ops:
+        return ""
+    owner = f"{plan.platform.distribution} {plan.platform.version}"
+    return (
+        f"{len(ops)} ops run on the torch reference, as no plugin brings them for platform {plan.platform_name} "
+        f"({owner}) in {plan.dtype}: {', '.join(ops)}"
+    )
+
+
 def selection_record(plan: Plan) -> dict[str, Any]:
     """JSON types only; no path of this host beyond the user's own settings, and no key."""
     data = msgspec.json.encode(

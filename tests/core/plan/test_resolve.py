@@ -11,6 +11,7 @@ import pytest
 from inferplane.builtin.descriptor import REFERENCE_ATTENTION, REFERENCE_LINEAR, REFERENCE_OPS, SAFETENSORS
 from inferplane.config import Config
 from inferplane.errors import InferplaneError, InvalidValue
+from inferplane.plan.record import reference_line, reference_ops
 from inferplane.plan.resolve import resolve
 from inferplane.plan.types import Plan
 from inferplane.plugins.discovery import Discovery
@@ -90,6 +91,19 @@ def test_every_choice_is_recorded(plan_for: Callable[..., Plan]) -> None:
     expected |= {"linear dense", "linear *", "config model.max_model_len", "config scheduler.max_num_seqs"}
     expected |= {"config scheduler.max_num_batched_tokens", "config cache.enable_prefix_caching"}
     assert set(subjects) == expected | {f"op {schema.id}" for schema in SCHEMAS.values()}
+
+
+def test_ops_on_the_reference_are_one_line_where_the_platform_is_a_plugins(plan_for: Callable[..., Plan]) -> None:
+    plan = plan_for()
+    ops = [binding.op for binding in plan.ops]
+    assert list(reference_ops(plan)) == ops
+    assert len(ops) > 10
+    assert reference_line(plan) == (
+        f"{len(ops)} ops run on the torch reference, as no plugin brings them for platform acme (acme-dist 1.2) in "
+        f"bfloat16: {', '.join(ops)}"
+    )
+    own = msgspec.structs.replace(plan.platform, distribution="inferplane")
+    assert reference_line(msgspec.structs.replace(plan, platform=own)) == ""
 
 
 def test_a_plan_survives_the_wire(plan_for: Callable[..., Plan]) -> None:
