@@ -496,3 +496,12 @@ def test_an_unknown_distribution(install_acme: Callable) -> None:
     install_acme()
     with pytest.raises(LookupError, match=r"no plugin distribution 'acme-chop'; installed: .*acme-chip"):
         declare("acme", "acme-chop")
+
+
+def test_without_core_the_model_is_not_tested(
+    install_acme: Callable, run_kit: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_acme()
+    monkeypatch.setattr("inferplane_api.testing.model_cases.find_spec", lambda name: None)
+    outcomes = run_kit(lambda case: case.area == "model")
+    assert set(outcomes.skipped.values()) == {"core is not installed: pip install inferplane"}

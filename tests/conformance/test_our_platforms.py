@@ -8,11 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import inferplane_api
+from inferplane_api.testing.case import Case
+from inferplane_api.testing.plugin import PROPERTY, Conformance
 
 
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -108,6 +111,32 @@ def test_a_level_that_was_run_in_part_is_not_reached(tmp_path: Path) -> None:
     assert not failures(report)
     assert report["passed"] > 0
     assert report["level_reached"] is None
+
+
+def test_a_skip_for_want_of_core_keeps_its_level_open() -> None:
+    """Not so a skip of what the platform does not declare."""
+    cases = [Case("model", "tokens", "full", "", print), Case("graphs", "capture", "performance", "", print)]
+    declarations = SimpleNamespace(platform="acme", present=True, plugin=SimpleNamespace(name="acme-chip", version="1"))
+    for elsewhere, level in ((True, "performance"), (False, "full")):
+        kit: Any = SimpleNamespace(declarations=declarations, level="full")
+        conformance = Conformance(kit, [*cases, Case("ops", "x", "core", "", print)])
+        for case, outcome, proven in (
+            (conformance.cases[0], "skipped", not elsewhere),
+            (conformance.cases[1], "skipped", True),
+            (conformance.cases[2], "passed", True),
+        ):
+            line = {"id": case.id, "area": case.area, "level": case.level, "outcome": outcome, "reason": "r"}
+            properties = [(PROPERTY, json.dumps([line, proven]))]
+            report: Any = SimpleNamespace(when="teardown", user_properties=properties)
+            conformance.pytest_runtest_logreport(report)
+        assert conformance.report()["level_reached"] == level
+
+
+@pytest.mark.parametrize("module", ["inferplane_api.testing", "inferplane_api.testing.plugin"])
+def test_every_run_of_pytest_pays_little_for_the_plugin(module: str) -> None:
+    code = f"import sys, {module}; print(*sorted({{'torch', 'numpy', 'inferplane', 'safetensors'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == ""
 
 
 def test_an_unknown_platform_is_a_usage_error(tmp_path: Path) -> None:

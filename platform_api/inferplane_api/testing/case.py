@@ -18,7 +18,14 @@ class Lie(AssertionError):
 
 
 class NotTested(Exception):
-    """A case that cannot be run here; the message says why."""
+    """A case that cannot be run here; the message says why.
+
+    elsewhere: it could be run where something is installed that is missing here, so its level is not reached.
+    """
+
+    def __init__(self, reason: str, *, elsewhere: bool = False) -> None:
+        super().__init__(reason)
+        self.elsewhere = elsewhere
 
 
 class SlowButAllowed(UserWarning):

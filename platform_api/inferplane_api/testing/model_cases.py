@@ -66,7 +66,7 @@ def cases(declarations: Declarations) -> list[Case]:
 def _with_core(check: Any, kit: Kit) -> None:
     _ = kit.device  # raises NotTested without one
     if find_spec("inferplane") is None:
-        raise NotTested("core is not installed: pip install inferplane")
+        raise NotTested("core is not installed: pip install inferplane", elsewhere=True)
     kit.close()  # a process has one platform object at a time, and core makes its own
     check(kit)
     gc.collect()

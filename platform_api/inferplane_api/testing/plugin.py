@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from inferplane_api.testing.kit import Kit
 
 PROPERTY = "inferplane"
-"""Key of a test's user property that holds its line of the report."""
+"""Key of a test's user property: its line of the report, and whether a skip still counts as proven."""
 
 
 class Conformance:
@@ -26,17 +27,23 @@ class Conformance:
         self.kit = kit
         self.cases = cases
         self.lines: list[dict[str, Any]] = []
+        self._unproven: set[str] = set()
+        """Ids of skipped cases that could be run elsewhere."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test is over. With xdist this runs in the process that reports; the test's property carries its line."""
-        if report.when == "teardown":
-            self.lines += [json.loads(str(value)) for key, value in report.user_properties if key == PROPERTY]
+        for key, value in report.user_properties:
+            if report.when == "teardown" and key == PROPERTY:
+                line, proven = json.loads(str(value))
+                self.lines.append(line)
+                if not proven:
+                    self._unproven.add(line["id"])
 
     def report(self) -> dict[str, Any]:
         """The JSON report."""
         declarations = self.kit.declarations
         outcomes = [line["outcome"] for line in self.lines]
-        done = {line["id"] for line in self.lines}
+        done = {line["id"] for line in self.lines} - self._unproven
         open_levels = {line["level"] for line in self.lines if line["outcome"] == "failed"}
         open_levels |= {case.level for case in self.cases if case.id not in done}
         present = declarations.present and "passed" in outcomes
@@ -125,6 +132,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if conformance is None:
         return
     conformance.kit.close()
+    shutil.rmtree(conformance.kit.folder, ignore_errors=True)
     path = session.config.getoption("--inferplane-report")
     if path is not None and not hasattr(session.config, "workerinput"):
         Path(path).write_text(json.dumps(conformance.report(), indent=1) + "\n", encoding="utf-8")

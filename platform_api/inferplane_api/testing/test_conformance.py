@@ -26,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_conformance(case: Case, request: pytest.FixtureRequest) -> None:
     """Prove one declaration."""
     kit = request.config.stash[KEY].kit
-    start = time.perf_counter()
+    start, proven = time.perf_counter(), True
     line = {"id": case.id, "area": case.area, "level": case.level, "outcome": "passed", "reason": ""}
     try:
         with warnings.catch_warnings(record=True) as caught:
@@ -36,6 +36,7 @@ def test_conformance(case: Case, request: pytest.FixtureRequest) -> None:
         line["reason"] = "; ".join(str(warning.message) for warning in caught)
     except NotTested as reason:
         line.update(outcome="skipped", reason=str(reason))
+        proven = not reason.elsewhere
         pytest.skip(str(reason))
     except Lie as lie:
         line.update(outcome="failed", reason=str(lie))
@@ -44,4 +45,4 @@ def test_conformance(case: Case, request: pytest.FixtureRequest) -> None:
         pytest.fail(str(lie), pytrace=False)
     finally:
         seconds = round(time.perf_counter() - start, 4)
-        request.node.user_properties.append((PROPERTY, json.dumps({**line, "seconds": seconds})))
+        request.node.user_properties.append((PROPERTY, json.dumps([{**line, "seconds": seconds}, proven])))
