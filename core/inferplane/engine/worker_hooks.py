@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from inferplane.errors import InferplaneError
 from inferplane.log import get_logger
+from inferplane.plan.load import IMPORT_FAILED
 
 if TYPE_CHECKING:
     from pluggy import PluginManager
@@ -25,7 +27,10 @@ class WorkerHooks:
         self._manager: PluginManager | None = None
 
     def start(self) -> None:
-        """Load the plugins and call inferplane_worker_start. Raises InferplaneError only where loading does."""
+        """Load the plugins and call inferplane_worker_start.
+
+        Raises InferplaneError for another version than was planned, and for a change of the core when locked.
+        """
         if self._components:
             self._manager = self._register()
             self._call("inferplane_worker_start")
@@ -34,6 +39,7 @@ class WorkerHooks:
         """Call inferplane_worker_stop of the plugins that have not failed."""
         if self._manager is not None:
             self._call("inferplane_worker_stop")
+            self._manager = None
 
     def _register(self) -> PluginManager:
         import pluggy
@@ -43,9 +49,12 @@ class WorkerHooks:
         manager = pluggy.PluginManager(hooks.PROJECT)
         manager.add_hookspecs(hooks)
         for name, component in self._components.items():
-            plugin = self._load(component)
             try:
-                manager.register(plugin, name)
+                manager.register(self._load(component), name)
+            except InferplaneError as error:
+                if error.code != IMPORT_FAILED:
+                    raise
+                self._report(name, "import", error)
             except Exception as error:
                 self._report(name, "registration", error)
         return manager

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from inferplane.errors import InferplaneError
 from inferplane_api.runner import Capacity
 
@@ -56,12 +54,6 @@ def fit_capacity(plan: Plan, num_pages: int) -> Capacity:
         kv_tokens=usable * fitted // pages_of_request(plan.geometry, fitted, chunking),
         geometry=plan.geometry,
     )
-
-
-def with_capacity(plan: Plan, capacity: Capacity) -> Plan:
-    """The plan that the engine runs by: the same, with the context that fits."""
-    limits = msgspec.structs.replace(plan.limits, max_model_len=capacity.max_model_len)
-    return msgspec.structs.replace(plan, limits=limits)
 
 
 def _longest(geometry: KVGeometry, usable: int, wanted: int, chunking: bool) -> int:

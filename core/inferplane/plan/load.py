@@ -19,6 +19,9 @@ from inferplane.plugins.tamper import Change, Watch
 
 log = get_logger(__name__)
 
+IMPORT_FAILED = "plan.load"
+"""Code of the error: a component's own code cannot be imported."""
+
 
 def load_component(component: Component) -> Any:
     """Import "module:attribute", or a module.
@@ -43,10 +46,10 @@ def load_component(component: Component) -> Any:
         value: Any = importlib.import_module(module)
         for name in filter(None, attributes.split(".")):
             value = getattr(value, name)
-    except (ImportError, AttributeError, OSError) as error:
+    except Exception as error:  # it is a plugin's code that runs here
         raise InferplaneError(
             f"{component.id} of {owner} cannot be loaded from {component.load!r}: {type(error).__name__}: {error}",
-            code="plan.load",
+            code=IMPORT_FAILED,
             remedy=reinstall,
         ) from error
     return value

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from inferplane.engine.worker_hooks import WorkerHooks
+from inferplane.errors import InferplaneError
 from inferplane.plan.types import Component, Plan
 from inferplane_api.hooks import hookimpl
 
@@ -40,7 +41,14 @@ class Misfit:
 def hooks_for(**plugins: object) -> WorkerHooks:
     components = tuple(Component(id="hooks", load=name, distribution=name, version="1.2") for name in plugins)
     plan: Any = type("Plan", (), {"hooks": components})()
-    return WorkerHooks(plan, lambda component: plugins[component.load])
+
+    def load(component: Component) -> Any:
+        plugin = plugins[component.load]
+        if isinstance(plugin, Exception):
+            raise plugin
+        return plugin
+
+    return WorkerHooks(plan, load)
 
 
 @pytest.fixture
@@ -62,6 +70,26 @@ def test_a_failing_plugin_is_named_and_the_others_are_called(warnings: list[str]
     assert any("of bad 1.2: inferplane_worker_start failed" in text and "no licence" in text for text in warnings)
     assert any("of misfit 1.2: registration failed" in text and "nothing" in text for text in warnings)
     assert len(warnings) == 2
+
+
+def test_a_plugin_that_cannot_be_imported_is_named_and_another_version_stops_the_start(warnings: list[str]) -> None:
+    good = Good()
+    hooks = hooks_for(gone=InferplaneError("no module", code="plan.load"), good=good)
+    hooks.start()
+    assert good.calls == [("start", ("engine", 0))]
+    (warning,) = warnings
+    assert "of gone 1.2: import failed" in warning
+    with pytest.raises(InferplaneError, match="planned with"):
+        hooks_for(other=InferplaneError("planned with another", code="plan.version")).start()
+
+
+def test_an_end_is_told_once(warnings: list[str]) -> None:
+    good = Good()
+    hooks = hooks_for(good=good)
+    hooks.start()
+    hooks.stop()
+    hooks.stop()
+    assert [name for name, _ in good.calls] == ["start", "stop"]
 
 
 def test_without_plugins_nothing_happens(warnings: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +50,10 @@ def test_what_cannot_be_imported_names_distribution_version_and_cause(load: str)
     assert f"of msgspec {MSGSPEC} cannot be loaded from {load!r}" in caught.value.message
     assert f"msgspec=={MSGSPEC}" in caught.value.remedy
     assert caught.value.__cause__ is not None
+
+
+def test_whatever_a_plugin_raises_at_import_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "acme_raising.py").write_text("raise RuntimeError('no firmware')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InferplaneError, match=rf"of msgspec {MSGSPEC} cannot be loaded.*RuntimeError: no firmware"):
+        load_component(component("acme_raising:X"))
