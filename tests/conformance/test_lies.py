@@ -287,7 +287,15 @@ LIES = {
         "    device = ",
         "    raise OSError('libacme.so: cannot open')\n    device = ",
         "probe/state-acme_chip.probe:probe",
-        ("acme_chip.probe:probe raises OSError: libacme.so",),
+        ("probe acme_chip.probe:probe gives no answer: OSError: libacme.so",),
+        only=False,
+    ),
+    "the probe ends the process": Planted(
+        "probe",
+        "    device = ",
+        "    import os, signal\n    os.kill(os.getpid(), signal.SIGSEGV)\n    device = ",
+        "probe/state-acme_chip.probe:probe",
+        ("probe acme_chip.probe:probe gives no answer", "signal 11"),
         only=False,
     ),
     "the probe raises where the chip is not": Planted(
@@ -295,7 +303,7 @@ LIES = {
         "    device = ",
         "    [flag for flag in host.torch_version.split('.')]\n    device = ",
         "probe/bare-host-acme_chip.probe:probe",
-        ("raises AttributeError",),
+        ("gives no answer: AttributeError",),
     ),
     "the probe says PRESENT without a device": Planted(
         "probe",
@@ -505,3 +513,18 @@ def test_without_core_the_model_is_not_tested(
     monkeypatch.setattr("inferplane_api.testing.model_cases.find_spec", lambda name: None)
     outcomes = run_kit(lambda case: case.area == "model")
     assert set(outcomes.skipped.values()) == {"core is not installed: pip install inferplane"}
+
+
+@pytest.mark.parametrize(
+    ("file", "case"),
+    [("descriptor", "descriptor/process"), ("probe", "probe/state-acme_chip.probe:probe")],
+)
+def test_a_hang_is_caught_and_named(
+    install_acme: Callable, run_kit: Callable, monkeypatch: pytest.MonkeyPatch, file: str, case: str
+) -> None:
+    monkeypatch.setattr("inferplane_api.testing.declarations.TIMEOUT", 3.0)
+    line = {"descriptor": "PLATFORM = ", "probe": "    device = "}[file]
+    indent = " " * (len(line) - len(line.lstrip()))
+    install_acme({file: [(line, f"{indent}import time\n{indent}time.sleep(60)\n{line}")]})
+    outcomes = run_kit(lambda each: each.id == case)
+    assert "its process hangs: no answer in 3 s" in outcomes.failed[case]

@@ -106,7 +106,7 @@ def find(path: str) -> Any:
 
 
 def inspect(request: Inspect, capture: IO[bytes]) -> Inspected:
-    """Import every descriptor, then call every platform's probe twice."""
+    """Import every descriptor, then call every platform's probe twice where that is asked for."""
     imported, observations, probes = [], [], []
     watch = Watch(capture, request.own)
     seen: set[str] = set()
@@ -117,7 +117,7 @@ def inspect(request: Inspect, capture: IO[bytes]) -> Inspected:
         if module not in seen:
             seen.add(module)
             observations.append(watch.observe("descriptor", module))
-        if isinstance(value, PlatformSpec):
+        if request.probe and isinstance(value, PlatformSpec):
             probes.append(value.probe)
     probed = []
     for function in probes:

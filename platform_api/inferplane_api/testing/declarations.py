@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 PLATFORMS = "inferplane.platforms"
 PREFIX = "inferplane."
-TIMEOUT = 60.0
-"""Seconds for a child; a descriptor that hangs is a failure, a crowded machine is not."""
+TIMEOUT = 20.0
+"""Seconds for a child; core waits for half of that."""
 
 
 class Inspection(NamedTuple):
@@ -59,6 +59,9 @@ class Declarations(NamedTuple):
     owner: Plugin
     """The distribution of the platform; the same unless an overlay is tested."""
     inspection: Inspection
+    """Of the descriptors."""
+    probing: Inspection
+    """Of the descriptors and, after them, the probes."""
     host: HostInfo
     spec: PlatformSpec | None
     """None when the descriptor cannot be read."""
@@ -120,30 +123,33 @@ def declare(platform: str, overlay: str | None = None) -> Declarations:
         raise LookupError(f"no plugin distribution {overlay!r}; installed: {', '.join(each.name for each in plugins)}")
     host = collect_host()
     inspection = inspect_plugin(plugin, host)
-    platforms = inspection if plugin is owner else inspect_plugin(owner, host)
-    spec = _platform_spec(platforms, platform)
+    probing = inspect_plugin(plugin, host, probe=True)
+    spec = _platform_spec(inspection if plugin is owner else inspect_plugin(owner, host), platform)
+    owner_probing = probing if plugin is owner else inspect_plugin(owner, host, probe=True)
     return Declarations(
         platform=platform,
         plugin=plugin,
         owner=owner,
         inspection=inspection,
+        probing=probing,
         host=host,
         spec=spec,
-        probe=None if spec is None else _probe_result(platforms, spec.probe),
+        probe=None if spec is None else _probe_result(owner_probing, spec.probe),
     )
 
 
-def inspect_plugin(plugin: Plugin, host: HostInfo) -> Inspection:
+def inspect_plugin(plugin: Plugin, host: HostInfo, *, probe: bool = False) -> Inspection:
     """Ask a child."""
-    request = Inspect(entries=list(plugin.entries), host=host, own=list(plugin.modules))
+    request = Inspect(entries=list(plugin.entries), host=host, own=list(plugin.modules), probe=probe)
     answer = run_child("inferplane_api.testing.child", msgspec.json.encode(request))
     if isinstance(answer, str):
         return Inspection(Inspected(), answer)
     return Inspection(msgspec.json.decode(answer, type=Inspected), "")
 
 
-def run_child(module: str, request: bytes, timeout: float = TIMEOUT) -> bytes | str:
-    """The answer of `python -m module`, or in words why there was none."""
+def run_child(module: str, request: bytes, timeout: float | None = None) -> bytes | str:
+    """The answer of `python -m module`, or in words why there was none in `timeout` (TIMEOUT) seconds."""
+    timeout = TIMEOUT if timeout is None else timeout
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, "-m", module]
     try:

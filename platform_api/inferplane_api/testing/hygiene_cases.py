@@ -36,7 +36,9 @@ def cases(declarations: Declarations) -> list[Case]:
             claim=f"{seen.stage} {seen.subject} {promise}",
             run=partial(_check, declarations, seen, aspect),
         )
-        for seen in declarations.inspection.seen.observations
+        for inspection, stage in ((declarations.inspection, "descriptor"), (declarations.probing, "probe"))
+        for seen in inspection.seen.observations
+        if seen.stage == stage
         for aspect, promise in ASPECTS.items()
     ]
 
@@ -59,7 +61,7 @@ def _check_time(declarations: Declarations, seen: Observation, what: str) -> Non
     seconds = seen.seconds
     if seconds > LONGEST_SECONDS:
         # A cold disk or a crowded host is nobody's lie: the second time counts.
-        again = inspect_plugin(declarations.plugin, declarations.host).seen.observations
+        again = inspect_plugin(declarations.plugin, declarations.host, probe=True).seen.observations
         same = [each.seconds for each in again if (each.stage, each.subject) == (seen.stage, seen.subject)]
         seconds = min([seconds, *same])
     if seconds > LONGEST_SECONDS:

@@ -18,12 +18,13 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Inspect(msgspec.Struct, frozen=True):
-    """Import these descriptors, then call the probes of platforms."""
+    """Import these descriptors and then, where `probe` says so, call the probes of platforms, each twice."""
 
     entries: list[Entry]
     host: HostInfo
     own: list[str]
     """Top-level modules of the distribution itself."""
+    probe: bool = False
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from inferplane_api.testing.declarations import Declarations
     from inferplane_api.testing.kit import Kit
 
+LOADING_TIMEOUT = 300.0
+"""Seconds for a child that imports torch, core and everything that the plugin offers."""
+
 
 def cases(declarations: Declarations) -> list[Case]:
     """One case: everything is loaded in one child."""
@@ -28,7 +31,7 @@ def _check(declarations: Declarations, kit: Kit) -> None:
     paths = sorted({getattr(spec, field) for spec in specs for field in ("load", "probe") if hasattr(spec, field)})
     device = kit.device if declarations.present else None
     loads = Loads(paths=paths, platform=None if device is None else kit.spec, device=device)
-    answer = run_child("inferplane_api.testing.patch_child", msgspec.json.encode(loads))
+    answer = run_child("inferplane_api.testing.patch_child", msgspec.json.encode(loads), LOADING_TIMEOUT)
     name = declarations.plugin.name
     if isinstance(answer, str):
         raise Lie(f"{name} cannot be loaded: {answer}")

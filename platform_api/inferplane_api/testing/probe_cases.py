@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from inferplane_api.spec import DeviceInfo, ProbeResult, ProbeState
+from inferplane_api.spec import DeviceInfo, PlatformSpec, ProbeResult, ProbeState
 from inferplane_api.testing.case import Case, Lie, require
-from inferplane_api.testing.declarations import inspect_plugin
+from inferplane_api.testing.declarations import decoded, inspect_plugin
 from inferplane_api.testing.host import BARE_HOST
+from inferplane_api.testing.observed import Probed
 
 if TYPE_CHECKING:
-    from inferplane_api.testing.declarations import Declarations
+    from inferplane_api.testing.declarations import Declarations, Inspection
     from inferplane_api.testing.kit import Kit
-    from inferplane_api.testing.observed import Probed
 
 DTYPES = frozenset({"float32", "bfloat16", "float16"})
 
@@ -23,7 +23,7 @@ DTYPES = frozenset({"float32", "bfloat16", "float16"})
 def cases(declarations: Declarations) -> list[Case]:
     """Four cases a platform of the distribution, one of them on a faked host."""
     found = []
-    for probed in declarations.inspection.seen.probed:
+    for probed in probes(declarations, declarations.probing):
         checks = {"state": _check_state, "devices": _check_devices, "twice": _check_twice}
         for name, check in checks.items():
             found.append(_case(f"{name}-{probed.function}", probed, partial(check, probed)))
@@ -32,13 +32,22 @@ def cases(declarations: Declarations) -> list[Case]:
     return found
 
 
+def probes(declarations: Declarations, inspection: Inspection) -> list[Probed]:
+    """What each declared probe did; where its process died, that is the answer of each."""
+    if not inspection.failure:
+        return inspection.seen.probed
+    specs = [decoded(item) for item in declarations.inspection.seen.imported]
+    functions = [spec.probe for spec in specs if isinstance(spec, PlatformSpec)]
+    return [Probed(function=function, error=inspection.failure) for function in functions]
+
+
 def _case(name: str, probed: Probed, run: partial[None]) -> Case:
     return Case(area="probe", name=name, level="core", claim=f"probe {probed.function} answers", run=run)
 
 
 def _result(probed: Probed, index: int = 0) -> ProbeResult:
     what = f"probe {probed.function}"
-    require(not probed.error, f"{what} raises {probed.error}")
+    require(not probed.error, f"{what} gives no answer: {probed.error}")
     name = probed.type_names[index]
     require(name == "ProbeResult", f"{what} returns a {name}, not a ProbeResult")
     try:
@@ -79,9 +88,7 @@ def _check_twice(probed: Probed, kit: Kit) -> None:
 
 
 def _check_bare(declarations: Declarations, function: str, kit: Kit) -> None:
-    bare = inspect_plugin(declarations.plugin, BARE_HOST)
-    require(not bare.failure, f"probe {function} on a host without hardware: {bare.failure}")
-    for probed in bare.seen.probed:
+    for probed in probes(declarations, inspect_plugin(declarations.plugin, BARE_HOST, probe=True)):
         if probed.function == function:
             _check_state(probed, kit)
             return

@@ -40,6 +40,16 @@ def ggml_q4_0(rows: int, columns: int, generator: torch.Generator, dtype: torch.
     return _weight(scheme, packed, scales, halves.to(torch.int8) - 8)
 
 
+def int4_g32_sym(rows: int, columns: int, generator: torch.Generator, dtype: torch.dtype) -> Weight:
+    """Two weights a byte, the even input in the low half, each plus 8, and float16 scales [rows, columns / 32]."""
+    scales = _scales(rows, columns, generator)
+    halves = torch.randint(0, 16, (rows, columns // BLOCK, BLOCK), generator=generator, dtype=torch.uint8)
+    packed = halves[..., ::2] | (halves[..., 1::2] << 4)
+    scheme = QuantScheme(name="int4.g32.sym", bits=4, group_size=BLOCK)
+    weight = _weight(scheme, packed, scales, halves.to(torch.int8) - 8)
+    return weight._replace(extras={"scales": scales.squeeze(-1)})
+
+
 def _scales(rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
     """[rows, blocks, 1] float16; one in a block's place is negative, as real files have them."""
     scales = 0.001 + 0.003 * torch.rand((rows, columns // BLOCK, 1), generator=generator)
@@ -57,5 +67,6 @@ GENERATORS: dict[str, Callable[[int, int, torch.Generator, torch.dtype], Weight]
     "dense": dense,
     "ggml.q8_0": ggml_q8_0,
     "ggml.q4_0": ggml_q4_0,
+    "int4.g32.sym": int4_g32_sym,
 }
 """Scheme name to `f(rows, columns, generator, activation type)`; columns is a multiple of 256."""
