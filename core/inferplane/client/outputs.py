@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from inferplane.text.tokenizer import Tokenizer
     from inferplane_api.step import TokenLogprobs
 
-_PROMPT_TAIL = 8
-"""Tokens of the prompt that the text of an answer may go on from: a character has at most four bytes."""
-
 
 class Increment(NamedTuple):
     """What one delta adds to a sequence, as a client sees it."""
@@ -35,9 +32,8 @@ class OutputAssembler:
 
     def __init__(self, request: Request, tokenizer: Tokenizer | None) -> None:
         params = request.params
-        self._include_stop = params.include_stop_str_in_output
         self._detokenizer = (
-            Detokenizer(tokenizer, params, request.prompt_token_ids[-_PROMPT_TAIL:])
+            Detokenizer(tokenizer, params, request.prompt_token_ids)
             if tokenizer is not None and params.detokenize
             else None
         )
@@ -68,11 +64,7 @@ class OutputAssembler:
     def _decode(self, token_ids: list[int], *, ended_by_token: bool) -> tuple[str, _Stop | None]:
         if self._detokenizer is None or not token_ids:
             return "", None
-        # The token that ended the sequence is not part of its text unless that was asked for.
-        visible = token_ids[:-1] if ended_by_token and not self._include_stop else token_ids
-        if not visible:
-            return "", None
-        piece = self._detokenizer.push(visible)
+        piece = self._detokenizer.push(token_ids, stopped_by_token=ended_by_token)
         return piece.text, None if piece.stop is None else _Stop(piece.stop, piece.num_tokens_used)
 
     def _finish(self, num_tokens: int) -> None:

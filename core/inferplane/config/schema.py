@@ -56,7 +56,7 @@ class ModelConfig(_Section):
     quantization: str | None = Field(None, description="Force a weight format; a mismatch is an error.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="Type of weights and activations; `auto` keeps 16 bit and makes float32 the device's 16 bit.",
+        description="Type of weights and activations; `auto`: the device's preference, else 16 bit.",
     )
     max_model_len: Size | None = Field(
         None,
@@ -64,7 +64,7 @@ class ModelConfig(_Section):
         description="Longest context in tokens (`32k` is accepted); by default what the model and memory allow.",
     )
     max_logprobs: int = Field(20, ge=-1, description="Most log-probabilities a request may ask for; -1: no limit.")
-    seed: int = Field(0, ge=0, description="Seed of dummy weights and of requests without a seed of their own.")
+    seed: int = Field(0, ge=0, description="Seed of dummy weights. A request without a seed of its own draws one.")
     generation_config: str = Field(
         "auto", description="`auto`: defaults of sampling come from the model; `vllm`: API defaults; or a folder."
     )

@@ -81,10 +81,6 @@ class CompletionLogprobsWriter:
         self._as_ids = as_ids
         self._offset = 0
 
-    def skip(self, num_characters: int) -> None:
-        """Text that has no log-probabilities stands before."""
-        self._offset += num_characters
-
     def write(self, token_ids: Sequence[int], entries: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
         """The columns of these tokens; an entry is None where nothing came before the token."""
         columns = CompletionLogprobs([], [], [], [])
