@@ -55,8 +55,9 @@ format: install ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format .
 
-docs: install ## generate the configuration page and build the site into site/
+docs: install ## generate the configuration and contract pages and build the site into site/
 	@$(BIN)/python docs/generate_config.py
+	@$(BIN)/python docs/generate_contract.py
 	@$(PIP) install --quiet -r docs/requirements.txt
 	@$(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"

@@ -68,7 +68,7 @@ def test_commands_exist(path: Path) -> None:
 def every_flag() -> set[str]:
     """What the help of all commands shows."""
     flags: set[str] = set()
-    for words in [*([command] for command in COMMANDS), ["plugins", "lock"]]:
+    for words in [*([command] for command in COMMANDS), ["plugins", "lock"], ["plugins", "new"]]:
         with pytest.raises(SystemExit), redirect_stdout(io.StringIO()) as out:
             inferplane.cli.main.main([*words, "--help"])
         flags |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", out.getvalue()))
@@ -88,7 +88,7 @@ def test_every_setting_is_a_flag() -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    navigation = set(re.findall(r": ([a-z]+\.md)$", text_of(REPOSITORY / "mkdocs.yml"), re.MULTILINE))
+    navigation = set(re.findall(r": ([a-z-]+\.md)$", text_of(REPOSITORY / "mkdocs.yml"), re.MULTILINE))
     assert navigation == {path.name for path in DOCS.glob("*.md")}
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -200,3 +202,22 @@ def test_what_the_format_says_against_a_checkpoint_is_the_error(
     (other / "config.json").write_text(json.dumps(config))
     assert main(["explain", "--model", str(other), "--platform", "cpu", "--plugins", *OFFICIAL, FORMAT]) == 1
     assert "groups of 32 weights, this one says 64" in capsys.readouterr().err
+
+
+def test_the_kit_proves_the_kernel(site: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    flags = ["--inferplane-platform", "cpu", "--inferplane-distribution", KERNEL, "--inferplane-report", str(report)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "inferplane_api.testing"]
+    done = subprocess.run(
+        [*command, *flags, "-k", "linear"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    cases = [case for case in json.loads(report.read_text())["cases"] if case["area"] == "linear"]
+    assert cases
+    assert {case["outcome"] for case in cases} == {"passed"}
+    assert all(SCHEME in case["id"] for case in cases)
