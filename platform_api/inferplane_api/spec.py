@@ -367,6 +367,7 @@ def describe_attention_refusal(spec: AttentionSpec, request: AttentionRequest) -
 
 
 FIRST = "0.1.0"
+"""The first version of the contract."""
 
 _REQUESTED = ("platform", "device", "kind", "num_heads", "num_kv_heads", "head_size", "dtype", "kv_dtype", "page_size")
 

@@ -19,11 +19,11 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from inferplane_api.spec import FIRST
+
 PREFIX = "inferplane."
 CORE = "inferplane"
 API = "inferplane-api"
-FIRST_API = "0.1.0"
-"""The first version of the contract."""
 
 KINDS = (
     "platforms",
@@ -140,7 +140,7 @@ def lowest_api(specifier: str | None) -> str:
         for part in SpecifierSet(specifier or "")
         if part.operator in (">=", ">", "~=", "==")
     ]
-    return str(max([Version(FIRST_API), *bounds]))
+    return str(max([Version(FIRST), *bounds]))
 
 
 def _plugin_distributions() -> Iterator[Distribution]:

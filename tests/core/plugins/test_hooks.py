@@ -121,7 +121,7 @@ def test_only_plugins_with_worker_hooks_reach_the_plan(write_hook: Write, tiny_l
     module = write_hook("acme-worker", "inferplane_worker_stop(self, role)", "pass")
     write_hook("acme-seer", "inferplane_selection(self, record)", "pass")
     plan = make_plan(settings("acme-worker", "acme-seer", model=str(tiny_llama_dir))).plan
-    ((component),) = plan.hooks
+    (component,) = plan.hooks
     assert (component.id, component.load, component.distribution, component.version) == (
         "acme-worker-hooks",
         f"{module}:PLUGIN",
