@@ -185,7 +185,8 @@ def _print_ready(service: Service, client: ProcessClient, listener: socket.socke
         capacity.kv_tokens,
         capacity.kv_tokens / capacity.max_model_len,
     )
-    print(ready_text(url, name, has_chat=service.prepared.chat_template is not None), flush=True)
+    has_key = bool(service.prepared.config.server.api_key)
+    print(ready_text(url, name, has_chat=service.prepared.chat_template is not None, has_key=has_key), flush=True)
 
 
 class _Timeline:
