@@ -16,6 +16,9 @@ MIN_TEMPERATURE = 1e-2
 
 MAX_SEED = 2**64 - 1
 
+_MAX_REPETITION_PENALTY = 1e4
+"""Beyond this factor, or below its inverse, float32 logits overflow at a low temperature, and nothing can be drawn."""
+
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one request turns logits into tokens. Names, ranges and defaults follow vLLM and OpenAI.
@@ -70,7 +73,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for name in ("presence_penalty", "frequency_penalty"):
             value = getattr(self, name)
             _require(-2.0 <= value <= 2.0, name, value, "must be between -2 and 2")
-        _require(self.repetition_penalty > 0.0, "repetition_penalty", self.repetition_penalty, "must be above 0")
+        _require(
+            1.0 / _MAX_REPETITION_PENALTY <= self.repetition_penalty <= _MAX_REPETITION_PENALTY,
+            "repetition_penalty",
+            self.repetition_penalty,
+            f"must be above 0, and between {1.0 / _MAX_REPETITION_PENALTY:g} and {_MAX_REPETITION_PENALTY:g}",
+        )
+        for token_id, bias in (self.logit_bias or {}).items():
+            _require(not math.isnan(bias), "logit_bias", {token_id: bias}, "a bias must be a number")
         _require(self.seed is None or 0 <= self.seed <= MAX_SEED, "seed", self.seed, "must be between 0 and 2**64 - 1")
         _require(all(self.stop), "stop", self.stop, "a stop string must not be empty")
         _require(
