@@ -290,3 +290,35 @@ def assert_named(text: str) -> None:
     assert "1.2.3" in flat
     assert "libacme.so.2: cannot open shared object file" in flat
     assert "pip uninstall acme-npu-inferplane" in flat or "pip install" in flat or "--disable-plugins" in flat
+
+
+def test_a_scaffold_is_installed_passes_the_kit_and_serves(
+    environment: Callable[..., Path], wheels: dict[str, Path], tiny_llama_dir: Path, tmp_path: Path
+) -> None:
+    """What a vendor does first, unedited: plugins new, pip install, pytest, serve."""
+    binaries = environment(wheels["inferplane-api"], wheels["inferplane"])
+    answer = run(binaries, "plugins", "new", "acme", "--path", "mine", cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    python = str(binaries / "python")
+    install = ["--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    pip = [sys.executable, "-m", "pip", "--python", python, *install, str(tmp_path / "mine")]
+    subprocess.run(pip, check=True, capture_output=True, timeout=120)
+    report = tmp_path / "report.json"
+    kit = subprocess.run(
+        [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--inferplane-report", str(report)],
+        cwd=tmp_path / "mine",
+        env=clean_variables(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert kit.returncode == 0, kit.stdout[-4000:] + kit.stderr[-2000:]
+    result = json.loads(report.read_text())
+    assert (result["distribution"], result["level_reached"]) == ("inferplane-acme", "core")
+    assert (result["failed"], result["skipped"]) == (0, 0)
+    flags = ["--platform", "acme", "--dtype", "float32", "--max-model-len", "64", "--served-model-name", "tiny"]
+    with serving(binaries, str(tiny_llama_dir), *flags, cwd=tmp_path) as url:
+        answered = call(f"{url}/v1/completions", {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 3})
+        chosen = json.dumps(call(f"{url}/server_info")["selection"])
+    assert answered["usage"]["completion_tokens"] == 3
+    assert '"acme.ops"' in chosen
