@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from inferplane.errors import InferplaneError
@@ -53,6 +53,24 @@ def load_component(component: Component) -> Any:
             remedy=reinstall,
         ) from error
     return value
+
+
+def construct(load: Callable[[Component], Any], component: Component, *arguments: object) -> Any:
+    """Load a component's class and call it. Raises InferplaneError, naming distribution and version, for whatever the
+    plugin raises; the traceback of what is no InferplaneError is logged."""
+    factory = load(component)
+    try:
+        return factory(*arguments)
+    except Exception as error:
+        subject = f"{component.id} of {component.distribution} {component.version}"
+        if isinstance(error, InferplaneError):
+            raise InferplaneError(f"{subject}: {error.message}", code=error.code, remedy=error.remedy) from error
+        log.exception("%s cannot be made", subject)
+        raise InferplaneError(
+            f"{subject} cannot be made: {type(error).__name__}: {error}",
+            code="plugin.construct",
+            remedy=f"the traceback is above; report it to the authors of {component.distribution}",
+        ) from error
 
 
 class Loader:

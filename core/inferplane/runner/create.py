@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferplane.errors import InferplaneError
-from inferplane.plan.load import Loader
+from inferplane.plan.load import Loader, construct
 from inferplane_api.platform import PlatformContext
 from inferplane_api.runner import RunnerContext
 
@@ -30,7 +30,7 @@ def create_runner(
         from inferplane.runner.runner import TorchRunner
 
         return TorchRunner(plan, progress, load)
-    platform = load(plan.platform)(PlatformContext(plan.device, plan.platform_options, plan.num_threads))
+    platform = construct(load, plan.platform, PlatformContext(plan.device, plan.platform_options, plan.num_threads))
     platform.runtime.activate()
     checkpoint = None
     if not plan.dummy_weights:

@@ -13,7 +13,7 @@ from inferplane.builtin.linear import ReferenceLinear
 from inferplane.layers.context import LinearFactory, ModelContext
 from inferplane.layers.loading import DummyCheckpoint
 from inferplane.layers.ops import bind_ops
-from inferplane.plan.load import Loader
+from inferplane.plan.load import Loader, construct
 from inferplane.runner.batch_state import BatchState, Step, upload
 from inferplane.runner.kv_memory import MemoryRow, allocate_pool, kv_views, plan_memory
 from inferplane.runner.logprobs import LogprobBlock, read_logprobs, token_logprobs
@@ -83,8 +83,8 @@ class TorchRunner:
         self._load_component = load or Loader(plan)
         self._progress = progress
         self._shapes = StepShapes(plan.scheduling)
-        platform_class = self._load_component(plan.platform)
-        self._platform: Platform = platform_class(PlatformContext(plan.device, plan.platform_options, plan.num_threads))
+        context = PlatformContext(plan.device, plan.platform_options, plan.num_threads)
+        self._platform: Platform = construct(self._load_component, plan.platform, context)
         self._platform.runtime.activate()
         self._device = self._platform.device
         self._dtype: torch.dtype = getattr(torch, plan.dtype)
@@ -103,7 +103,7 @@ class TorchRunner:
         with self._platform.memory.region("weights"), torch.no_grad():
             self._ops = bind_ops(plan.ops, self._load_component)
             self._attention = [
-                self._load_component(component)(self._attention_context(group))
+                construct(self._load_component, component, self._attention_context(group))
                 for group, component in zip(plan.geometry.groups, plan.attention, strict=True)
             ]
             model = _import(plan.model_load)(self._model_context())
@@ -121,7 +121,8 @@ class TorchRunner:
     def _model_context(self) -> ModelContext:
         plan = self._plan
         kernels = {
-            scheme: self._load_component(component)(self._device, self._dtype) for scheme, component in plan.linear
+            scheme: construct(self._load_component, component, self._device, self._dtype)
+            for scheme, component in plan.linear
         }
         backends = {
             layer: backend
