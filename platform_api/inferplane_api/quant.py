@@ -16,7 +16,8 @@ class QuantScheme(msgspec.Struct, frozen=True, kw_only=True):
     """What a weight's numbers mean, independent of the file they came from: where formats and kernels meet."""
 
     name: str
-    """The key that kernels are looked up by: "dense", "ggml.q4_1", "int4.g128.zp", ..."""
+    """The key that kernels are looked up by: "dense", "ggml.q4_1", "int4.g32.sym", ... It stands for one layout of
+    `Weight.data` and `Weight.extras`; docs/add-format.md lists those in use."""
     bits: int
     group_size: int | None = None
     """Weights that share a scale along the input dimension; None: one per output row; 0: one per tensor."""

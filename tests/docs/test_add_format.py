@@ -161,6 +161,8 @@ def test_explain_shows_the_kernel_and_what_it_beat(models: Pair, capsys: pytest.
     ("model", "flags", "words"),
     [
         ("packed", ["--quantization", "acme5"], ["did you mean 'acme4'?", "installed are: acme4, gguf, safetensors"]),
+        ("packed", ["--quantization", "dummy"], ["no such format is installed"]),
+        ("packed", ["--load-format", "dumy"], ["did you mean 'dummy'?", "also auto, dummy"]),
         ("packed", ["--quantization", "gguf"], ["quantization='gguf'", "is a folder", ".gguf"]),
         ("packed", ["--load-format", "safetensors"], ["is quantized with acme4, which this format does not read"]),
         ("dense", ["--quantization", "acme4"], ["quantization='acme4'", "the checkpoint is not quantized"]),

@@ -79,10 +79,11 @@ def choose_format(path: Path, formats: Sequence[FoundFormat], config: ModelConfi
     A format that was asked for and does not read this checkpoint is an error, never ignored.
     """
     method = None if path.is_file() else quant_method(_quick_config(path) | config.hf_overrides)
-    for field, name in (("quantization", config.quantization), ("load_format", config.load_format)):
-        if name is None or name in {AUTO, DUMMY}:
+    asked = (("quantization", config.quantization, ()), ("load_format", config.load_format, (AUTO, DUMMY)))
+    for field, name, others in asked:
+        if name is None or name in others:
             continue
-        chosen = _by_name(field, name, formats)
+        chosen = _by_name(field, name, others, formats)
         if problem := _mismatch(path, method, chosen.spec):
             raise InvalidValue(field, name, problem, remedy="leave it out, or name the format of this checkpoint")
         return chosen
@@ -130,7 +131,8 @@ def _names(spec: WeightFormatSpec) -> set[str]:
     return {spec.id, spec.name, *spec.aliases, *spec.quant_methods}
 
 
-def _by_name(field: str, name: str, formats: Sequence[FoundFormat]) -> FoundFormat:
+def _by_name(field: str, name: str, others: Sequence[str], formats: Sequence[FoundFormat]) -> FoundFormat:
+    """`others`: values of the field that name no format."""
     matching = [found for found in formats if name.lower() in {known.lower() for known in _names(found.spec)}]
     if len(matching) == 1:
         return matching[0]
@@ -138,11 +140,11 @@ def _by_name(field: str, name: str, formats: Sequence[FoundFormat]) -> FoundForm
     if matching:
         owners = ", ".join(f"{found.spec.id} ({found.distribution})" for found in matching)
         raise InvalidValue(field, name, f"several formats have this name: {owners}", remedy="name one by its id")
-    near = difflib.get_close_matches(name, [*known, AUTO, DUMMY], n=1)
+    near = difflib.get_close_matches(name, [*known, *others], n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise InvalidValue(
-        field, name, "no such format is installed", remedy=f"{hint}installed are: {', '.join(known)}; also auto, dummy"
-    )
+    also = f"; also {', '.join(others)}" if others else ""
+    remedy = f"{hint}installed are: {', '.join(known)}{also}"
+    raise InvalidValue(field, name, "no such format is installed", remedy=remedy)
 
 
 def _mismatch(path: Path, method: str | None, spec: WeightFormatSpec) -> str | None:
