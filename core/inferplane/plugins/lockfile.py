@@ -81,11 +81,11 @@ def read_lock(path: Path) -> Lock:
 
 def require_locked(lock: Lock, path: Path) -> None:
     """Raise InferplaneError naming every locked distribution that is missing or not what was locked."""
-    problems = [text for plugin in lock.plugins if (text := _difference(plugin))]
+    problems = {plugin: text for plugin in lock.plugins if (text := _difference(plugin))}
     if problems:
-        versions = " ".join(f"{plugin.name}=={plugin.version}" for plugin in lock.plugins)
+        versions = " ".join(f"{plugin.name}=={plugin.version}" for plugin in problems)
         raise InferplaneError(
-            f"{path} does not hold: {'; '.join(problems)}",
+            f"{path} does not hold: {'; '.join(problems.values())}",
             code="plugins.locked",
             remedy=f"pip install --force-reinstall --no-deps {versions}; or {_RELOCK}",
         )

@@ -114,7 +114,7 @@ def _added(
 
 
 def _is_bookkeeping(key: object) -> bool:
-    return isinstance(key, str) and (key in _BOOKKEEPING or key.startswith("__pydantic"))
+    return isinstance(key, str) and (key in _BOOKKEEPING or key.startswith(("__pydantic", "__msgspec")))
 
 
 def _origin(value: object) -> str:
