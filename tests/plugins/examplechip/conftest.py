@@ -128,6 +128,24 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 
 @pytest.fixture(scope="session")
+def forged(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`forged(file, old, new) -> Path`: the example plugin with one line of one module changed, built and installed."""
+
+    def install(file: str, old: str, new: str) -> Path:
+        folder = tmp_path_factory.mktemp("forged")
+        source = folder / "examplechip"
+        shutil.copytree(REPOSITORY / "plugins" / "examplechip", source, ignore=shutil.ignore_patterns("__pycache__"))
+        module = source / "inferplane_examplechip" / file
+        text = module.read_text(encoding="utf-8")
+        assert text.count(old) == 1
+        module.write_text(text.replace(old, new), encoding="utf-8")
+        pip_install(build_wheel(source, folder), "--no-input", "-q", "--target", str(folder / "site"))
+        return folder / "site"
+
+    return install
+
+
+@pytest.fixture(scope="session")
 def vendor(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """`vendor(name, descriptor, **modules) -> Path`: NAME-inferplane 1.2.3 with the platform NAME, built and installed.
     {name} in a module's text is the name."""
