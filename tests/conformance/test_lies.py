@@ -528,3 +528,42 @@ def test_a_hang_is_caught_and_named(
     install_acme({file: [(line, f"{indent}import time\n{indent}time.sleep(60)\n{line}")]})
     outcomes = run_kit(lambda each: each.id == case)
     assert "its process hangs: no answer in 3 s" in outcomes.failed[case]
+
+
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        "token_buckets=(8, 32), batch_buckets=(1, 4), mixed_steps=False",
+        "batch_buckets=(2,), max_chunk=5",
+        "max_sequences=2, max_batched_tokens=9",
+    ],
+)
+def test_cases_fit_what_a_device_asks_of_the_scheduler(
+    install_acme: Callable, run_kit: Callable, constraints: str
+) -> None:
+    """Sizes outside the buckets fail here, as they would on a compiled device."""
+    install_acme(
+        {
+            "descriptor": [
+                ("KernelSpec, PageSizes, PlatformSpec", "KernelSpec, PageSizes, PlatformSpec, SchedulingConstraints"),
+                ("tier=5)", f"tier=5, scheduling=SchedulingConstraints({constraints}))"),
+            ],
+            "attention": [
+                (
+                    "        self.batch = batch\n",
+                    "        from acme_chip.descriptor import PLATFORM\n"
+                    "        asked = PLATFORM.scheduling\n"
+                    "        rows, tokens = len(batch.seq_lens), len(batch.slot_mapping)\n"
+                    "        assert rows in (asked.batch_buckets or (rows,)), rows\n"
+                    "        assert tokens in (asked.token_buckets or (tokens,)), tokens\n"
+                    "        assert batch.max_query_len <= (asked.max_chunk or 10**6), batch.max_query_len\n"
+                    "        assert rows <= (asked.max_sequences or 10**6), rows\n"
+                    "        assert tokens <= (asked.max_batched_tokens or 10**6), tokens\n"
+                    "        self.batch = batch\n",
+                )
+            ],
+        }
+    )
+    outcomes = run_kit(lambda case: case.level == "core" and case.area in ("attention", "ops", "kv-layout", "model"))
+    assert not outcomes.failed
+    assert len(outcomes.passed) > 40

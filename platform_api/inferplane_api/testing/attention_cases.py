@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from inferplane_api.spec import AttentionRequest, DeviceInfo, SchedulingConstraints, Verdict, describe_attention_refusal
-from inferplane_api.testing.attention_matrix import KINDS, plain_point, points, request_of
+from inferplane_api.testing.attention_matrix import CACHE_DTYPES, KINDS, plain_point, points, request_of
 from inferplane_api.testing.attention_scenarios import SCENARIOS, batch_invariance, graph_replay
 from inferplane_api.testing.case import Case, Lie, NotTested, require
 from inferplane_api.testing.device_cases import CAPTURE
@@ -64,7 +64,7 @@ def _matrix(spec: AttentionSpec) -> Iterator[Case]:
 
 def _scenarios(spec: AttentionSpec) -> Iterator[Case]:
     for kind in KINDS:
-        if kind not in spec.kinds:
+        if kind not in spec.kinds or not spec.kv_dtypes & CACHE_DTYPES:
             continue
         for layout in spec.layouts:
             point = plain_point(spec, kind)._replace(layout=layout)
@@ -81,6 +81,7 @@ def _names(spec: AttentionSpec) -> list[str]:
 
 def _untested(spec: AttentionSpec) -> Iterator[Case]:
     reasons = {f"kind-{kind}": "the kit has no oracle for it" for kind in sorted(spec.kinds - set(KINDS))}
+    reasons |= {f"kv-dtype-{dtype}": "the kit scales no cache" for dtype in sorted(spec.kv_dtypes - CACHE_DTYPES)}
     for feature in sorted(spec.features - {"softcap", "logsumexp"}):
         reasons[f"feature-{feature}"] = UNTESTED_FEATURES.get(feature, "the kit has no case for it")
     for name, reason in reasons.items():

@@ -21,6 +21,14 @@ HEADS = ((4, 2), (4, 4), (5, 1), (12, 2))
 
 SOFTCAP = 3.0
 
+CACHE_DTYPES = frozenset({"float32", "bfloat16", "float16"})
+"""Types of cached keys and values for which there is an oracle: those without scales."""
+
+
+def same_dtypes(spec: AttentionSpec) -> list[str]:
+    """Types that both the activations and the cache may have."""
+    return sorted(spec.dtypes & spec.kv_dtypes & CACHE_DTYPES)
+
 
 def head_sizes(spec: AttentionSpec) -> list[int]:
     """The listed head sizes, or those at the boundaries of what is allowed and a few in between."""
@@ -46,7 +54,7 @@ def points(spec: AttentionSpec) -> list[tuple[str, Point]]:
     """(level, point), every point once, at its lowest level. The first of a kind is the plain one."""
     found: dict[Point, str] = {}
     for kind in KINDS:
-        if kind in spec.kinds:
+        if kind in spec.kinds and spec.kv_dtypes & CACHE_DTYPES:
             base = plain_point(spec, kind)
             for level, each in (("core", _core), ("performance", _performance), ("full", _full)):
                 for point in each(spec, base):
@@ -57,7 +65,7 @@ def points(spec: AttentionSpec) -> list[tuple[str, Point]]:
 def plain_point(spec: AttentionSpec, kind: AttentionKind) -> Point:
     """The point from which the others differ: float32 where it is declared, a small head, the usual page."""
     dtype = "float32" if "float32" in spec.dtypes else sorted(spec.dtypes)[0]
-    kv_dtype = dtype if dtype in spec.kv_dtypes else sorted(spec.kv_dtypes)[0]
+    kv_dtype = dtype if dtype in spec.kv_dtypes else min(spec.kv_dtypes & CACHE_DTYPES or spec.kv_dtypes)
     page = min(page_sizes(spec), key=lambda size: abs(size - 16))
     heads = [size for size in head_sizes(spec) if size >= 16] or head_sizes(spec)
     window = 7 if kind == "sliding" else None
@@ -71,7 +79,7 @@ def _core(spec: AttentionSpec, base: Point) -> Iterator[Point]:
     yield from (base._replace(page=size) for size in page_sizes(spec))
     yield from (base._replace(num_heads=heads, num_kv_heads=kv_heads) for heads, kv_heads in HEADS)
     yield from (base._replace(layout=layout) for layout in spec.layouts)
-    yield from (base._replace(dtype=dtype, kv_dtype=dtype) for dtype in sorted(spec.dtypes & spec.kv_dtypes))
+    yield from (base._replace(dtype=dtype, kv_dtype=dtype) for dtype in same_dtypes(spec))
     yield from (base._replace(window=window) for window in _windows(base))
     yield from _features(spec, base)
 
@@ -84,9 +92,9 @@ def _performance(spec: AttentionSpec, base: Point) -> Iterator[Point]:
             for head, page in product(head_sizes(spec), page_sizes(spec))
         )
     yield from (base._replace(page=page, window=window) for page, window in product(page_sizes(spec), _windows(base)))
-    for dtype, heads in product(sorted(spec.dtypes & spec.kv_dtypes), HEADS):
+    for dtype, heads in product(same_dtypes(spec), HEADS):
         yield base._replace(dtype=dtype, kv_dtype=dtype, num_heads=heads[0], num_kv_heads=heads[1])
-    for dtype in sorted(spec.dtypes & spec.kv_dtypes):
+    for dtype in same_dtypes(spec):
         yield from _features(spec, base._replace(dtype=dtype, kv_dtype=dtype))
 
 
@@ -94,7 +102,7 @@ def _full(spec: AttentionSpec, base: Point) -> Iterator[Point]:
     """Everything with everything that may interact, and caches of another type."""
     for head, heads, window in product(head_sizes(spec), HEADS, _windows(base)):
         yield base._replace(head_size=head, num_heads=heads[0], num_kv_heads=heads[1], window=window)
-    for dtype, kv_dtype in product(sorted(spec.dtypes), sorted(spec.kv_dtypes)):
+    for dtype, kv_dtype in product(sorted(spec.dtypes), sorted(spec.kv_dtypes & CACHE_DTYPES)):
         yield base._replace(dtype=dtype, kv_dtype=kv_dtype)
     for head, page in product(head_sizes(spec), page_sizes(spec)):
         yield from _features(spec, base._replace(head_size=head, page=page))

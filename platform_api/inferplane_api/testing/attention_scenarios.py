@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from inferplane_api.testing.attention_world import Row, World
+from inferplane_api.testing.buckets import most_rows, most_tokens
 from inferplane_api.testing.case import Lie, NotTested
 from inferplane_api.testing.compare import difference, same_bytes
 
@@ -21,16 +22,14 @@ SHORTEST = 12
 
 def largest_chunk(backend: Any) -> int:
     """Tokens of a prompt that may stand in one step."""
-    scheduling = backend.scheduling
-    limits = [scheduling.max_chunk, *scheduling.token_buckets[-1:], scheduling.max_batched_tokens]
-    return min([limit for limit in limits if limit is not None], default=10**6)
+    most: int = most_tokens(backend.scheduling)
+    return min(most, backend.scheduling.max_chunk or most)
 
 
 def serve(world: World, prompts: list[int], backend: Any) -> list[torch.Tensor]:
     """Compute every token of every request: chunks of odd lengths, then single tokens; mixed where that is allowed."""
     largest, step, outs = largest_chunk(backend), 0, []
-    budget = min(largest_chunk(backend), 10**6)
-    most_rows = backend.scheduling.batch_buckets[-1] if backend.scheduling.batch_buckets else 10**6
+    budget = most_tokens(backend.scheduling)
     while any(request.remaining for request in world.requests):
         pairs = list(zip(world.requests, prompts, strict=True))
         decodes = [Row(request, 1) for request, prompt in pairs if request.remaining and request.done >= prompt]
@@ -41,7 +40,7 @@ def serve(world: World, prompts: list[int], backend: Any) -> list[torch.Tensor]:
             Row(request, min(left, (7, 24, 5)[(step + index) % 3], largest))
             for index, (request, left) in enumerate(waiting)
         ]
-        rows = _fit(decodes, chunks, budget, most_rows, mixed=backend.scheduling.mixed_steps)
+        rows = _fit(decodes, chunks, budget, most_rows(backend.scheduling), mixed=backend.scheduling.mixed_steps)
         if rows:
             outs.append(world.step(rows))
         step += 1
@@ -67,20 +66,21 @@ def chunks_and_decode(point: Point, backend: Any, device: torch.device) -> None:
 
 def shared_pages(point: Point, backend: Any, device: torch.device) -> None:
     """A row reads pages that a later row of the same step fills: all writes come before any read."""
-    if backend.scheduling.batch_buckets and backend.scheduling.batch_buckets[-1] < 2:
+    if most_rows(backend.scheduling) < 2:
         raise NotTested("a step of this device has one row")
     whole = -(-SHORTEST // point.page) * point.page
-    for count in (4, 1) if backend.scheduling.mixed_steps else (4,):
+    tokens = min(4, largest_chunk(backend), most_tokens(backend.scheduling) // 2)
+    for count in (tokens, 1) if backend.scheduling.mixed_steps else (tokens,):
         world = World(point, [whole + 4, whole + 4], backend, device)
         writer, reader = world.requests
         for name in ("k", "v"):
             getattr(reader, name)[:whole] = getattr(writer, name)[:whole]
         reader.pages[: whole // point.page] = writer.pages[: whole // point.page]
-        while writer.done < whole - 4:
-            world.step([Row(writer, min(largest_chunk(backend), whole - 4 - writer.done))])
+        while writer.done < whole - tokens:
+            world.step([Row(writer, min(largest_chunk(backend), whole - tokens - writer.done))])
         reader.done = whole
         try:
-            world.step([Row(reader, count), Row(writer, 6)])
+            world.step([Row(reader, count), Row(writer, tokens)])
         except Lie as lie:
             raise Lie(f"a row reads pages before another row of the same step has written them: {lie}") from None
 
@@ -100,11 +100,14 @@ def permuted_pages(point: Point, backend: Any, device: torch.device) -> None:
 
 def padded_rows(point: Point, backend: Any, device: torch.device) -> None:
     """Rows of nobody point at the null page, and their tokens are not written."""
+    if most_rows(backend.scheduling) < 2:
+        raise NotTested("a step of this device has one row")
     world = World(point, [SHORTEST + 3, 3], backend, device)
     first, second = world.requests
-    world.step([Row(first, min(SHORTEST, largest_chunk(backend)))], padding=1)
-    world.step([Row(second, 2)], padding=1)
-    world.step([Row(first, 1), Row(second, 1)], padding=1)
+    world.step([Row(first, min(SHORTEST, largest_chunk(backend), most_tokens(backend.scheduling) - 1))], padding=1)
+    world.step([Row(second, min(2, largest_chunk(backend)))], padding=1)
+    rows = [Row(first, 1), Row(second, 1)]
+    world.step(rows[: most_rows(backend.scheduling) - 1], padding=1)
 
 
 def written_by_another_layer(point: Point, backend: Any, device: torch.device) -> None:
@@ -118,6 +121,8 @@ def written_by_another_layer(point: Point, backend: Any, device: torch.device) -
 
 def batch_invariance(point: Point, backend: Any, device: torch.device) -> None:
     """A request's bits are the same alone and beside others."""
+    if most_rows(backend.scheduling) < 2:
+        raise NotTested("a step of this device has one row")
     lengths, prompts = [SHORTEST + 2, 7], [SHORTEST, 5]
     alone = World(point, lengths, backend, device)
     beside = World(point, lengths, backend, device)
@@ -134,6 +139,8 @@ def batch_invariance(point: Point, backend: Any, device: torch.device) -> None:
 
 def graph_replay(point: Point, backend: Any, device: torch.device) -> None:
     """A captured decode step, replayed for later steps, after `plan` has seen each."""
+    if most_rows(backend.scheduling) < 2:
+        raise NotTested("a step of this device has one row")
     world = World(point, [SHORTEST + 8, 8], backend, device)
     for request, prompt in zip(world.requests, (SHORTEST, 3), strict=True):
         while request.done < prompt:

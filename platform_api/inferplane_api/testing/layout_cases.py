@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from inferplane_api.testing.attention_cases import accept, make_backend
-from inferplane_api.testing.attention_matrix import KINDS, plain_point
+from inferplane_api.testing.attention_matrix import KINDS, plain_point, same_dtypes
 from inferplane_api.testing.attention_scenarios import largest_chunk
 from inferplane_api.testing.attention_world import Row, World
 from inferplane_api.testing.case import Case, Lie, NotTested, require
@@ -37,7 +37,7 @@ def cases(declarations: Declarations) -> list[Case]:
         for kind in KINDS[: 1 if KINDS[0] in spec.kinds else None]
         if kind in spec.kinds
         for layout in spec.layouts
-        for dtype in sorted(spec.dtypes & spec.kv_dtypes)
+        for dtype in same_dtypes(spec)
         for point in [plain_point(spec, kind)._replace(layout=layout, dtype=dtype, kv_dtype=dtype)]
     ]
 

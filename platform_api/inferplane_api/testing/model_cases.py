@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inferplane_api.testing.attention_matrix import head_sizes
+from inferplane_api.testing.buckets import most_rows
 from inferplane_api.testing.case import Case, Lie, NotTested, require
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ VOCAB = 256
 NUM_LAYERS, NUM_HEADS, NUM_KV_HEADS = 2, 4, 2
 NEW_TOKENS = 12
 MAX_MODEL_LEN = 512
+MAX_POSITION = 16384
 NUM_SEQUENCES = 4
 PROMPT_LENGTHS = (1, 3, 16, 29, 40, 61)
 
@@ -81,8 +83,10 @@ def _check_tokens(kit: Kit) -> None:
 
 def _check_chunked(kit: Kit) -> None:
     prompts = [_prompt(150), _prompt(90)]
-    buckets = kit.spec.scheduling.token_buckets
-    with _model(kit, max_num_batched_tokens=buckets[0] if buckets and buckets[0] >= NUM_SEQUENCES else 32) as model:
+    scheduling = kit.spec.scheduling
+    buckets = [bucket for bucket in scheduling.token_buckets if bucket >= NUM_SEQUENCES]
+    budget = min([*buckets, scheduling.max_batched_tokens or 32, 32])
+    with _model(kit, max_num_batched_tokens=budget) as model:
         _compare(kit, _generate(model, prompts), prompts, "in chunks")
 
 
@@ -130,8 +134,17 @@ def _model(kit: Kit, *, platform: str | None = None, **settings: Any) -> Any:
         platform=platform or declarations.platform,
         plugins=tuple(sorted(names)),
         dtype=compute_dtype(kit),
-        **{"max_model_len": MAX_MODEL_LEN, "max_num_seqs": NUM_SEQUENCES, "memory_utilization": 0.5, **settings},
+        **{
+            "max_model_len": max(MAX_MODEL_LEN, 3 * _largest_page(kit)),
+            "max_num_seqs": min(NUM_SEQUENCES, most_rows(kit.spec.scheduling)),
+            "memory_utilization": 0.5,
+            **settings,
+        },
     )
+
+
+def _largest_page(kit: Kit) -> int:
+    return max((size for spec in kit.declarations.attention() for size in spec.page_sizes.exact), default=16)
 
 
 def compute_dtype(kit: Kit) -> str:
@@ -215,7 +228,7 @@ def _write(folder: Path, head_size: int) -> None:
         "num_attention_heads": NUM_HEADS,
         "num_key_value_heads": NUM_KV_HEADS,
         "head_dim": head_size,
-        "max_position_embeddings": MAX_MODEL_LEN,
+        "max_position_embeddings": MAX_POSITION,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "hidden_act": "silu",

@@ -26,23 +26,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_conformance(case: Case, request: pytest.FixtureRequest) -> None:
     """Prove one declaration."""
     kit = request.config.stash[KEY].kit
-    start, proven = time.perf_counter(), True
-    line = {"id": case.id, "area": case.area, "level": case.level, "outcome": "passed", "reason": ""}
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("always", SlowButAllowed)
+    start, skip, lie = time.perf_counter(), None, None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", SlowButAllowed)
+        try:
             prove(case, kit)
-        line["reason"] = "; ".join(str(warning.message) for warning in caught)
-    except NotTested as reason:
-        line.update(outcome="skipped", reason=str(reason))
-        proven = not reason.elsewhere
-        pytest.skip(str(reason))
-    except Lie as lie:
-        line.update(outcome="failed", reason=str(lie))
-        if lie.__cause__ is not None:
-            raise
+        except NotTested as reason:
+            skip = reason
+        except Lie as found:
+            lie = found
+    line = {
+        "id": case.id,
+        "area": case.area,
+        "level": case.level,
+        "outcome": "skipped" if skip else "failed" if lie else "passed",
+        "reason": str(skip or lie or "; ".join(str(warning.message) for warning in caught)),
+        "seconds": round(time.perf_counter() - start, 4),
+    }
+    proven = skip is None or not skip.elsewhere
+    request.node.user_properties.append((PROPERTY, json.dumps([line, proven])))
+    if skip is not None:
+        pytest.skip(str(skip))
+    if lie is not None and lie.__cause__ is not None:
+        raise lie  # with the plugin's own traceback
+    if lie is not None:
         pytest.fail(str(lie), pytrace=False)
-    finally:
-        seconds = round(time.perf_counter() - start, 4)
-        request.node.user_properties.append((PROPERTY, json.dumps([{**line, "seconds": seconds}, proven])))
