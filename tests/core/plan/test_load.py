@@ -5,12 +5,14 @@ from __future__ import annotations
 import collections
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inferplane.errors import InferplaneError
-from inferplane.plan.load import load_component
+from inferplane.plan.load import construct, load_component
 from inferplane.plan.types import Component
+from inferplane_api.errors import Unsupported
 
 MSGSPEC = version("msgspec")
 
@@ -57,3 +59,31 @@ def test_whatever_a_plugin_raises_at_import_names_it(tmp_path: Path, monkeypatch
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(InferplaneError, match=rf"of msgspec {MSGSPEC} cannot be loaded.*RuntimeError: no firmware"):
         load_component(component("acme_raising:X"))
+
+
+class _Picky:
+    """A plugin's class that takes one argument only."""
+
+    def __init__(self, argument: object) -> None:
+        if argument == "refuse":
+            raise Unsupported("no such mode", code="acme.mode", remedy="choose another")
+        self.argument = argument
+
+
+def test_what_a_constructor_raises_names_the_plugin(caplog: pytest.LogCaptureFixture) -> None:
+    part = Component(id="acme.paged", load="acme:Paged", distribution="acme-npu", version="1.2")
+
+    def load(component: Component) -> Any:
+        assert component is part
+        return _Picky
+
+    assert construct(load, part, 7).argument == 7
+    with pytest.raises(InferplaneError, match=r"acme\.paged of acme-npu 1\.2: no such mode") as caught:
+        construct(load, part, "refuse")
+    assert (caught.value.code, caught.value.remedy) == ("acme.mode", "choose another")
+    assert not caplog.records
+    with pytest.raises(InferplaneError, match=r"acme\.paged of acme-npu 1\.2 cannot be made: TypeError") as caught:
+        construct(load, part, 1, 2)
+    assert caught.value.code == "plugin.construct"
+    assert "acme-npu" in caught.value.remedy
+    assert caplog.records[-1].exc_info is not None
