@@ -135,6 +135,8 @@ class Alive(msgspec.Struct, frozen=True, kw_only=True, tag="alive"):
     """Completed steps since start."""
     busy_seconds: float
     """Since the oldest step in flight was launched; 0 when none is."""
+    expected_seconds: float = 0.0
+    """What that step should take, from its tokens and the pace of earlier steps."""
     stats: Stats | None = None
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-SILENCE_FACTOR = 10
-"""A step may take this many times the longest one so far before it counts as hung."""
+PATIENCE = 10
+"""A step may take this many times what its tokens should take before it counts as hung."""
 
 
 class _Stream:
@@ -85,8 +85,6 @@ class ProcessClient:
         self._ready: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._last_alive = time.monotonic()
-        self._longest_step = 0.0
-        self._heard = (0, 0.0)
         self._supervisor: EngineSupervisor | None = None
 
     @property
@@ -173,7 +171,15 @@ class ProcessClient:
             raise EngineDead(cause.message, code=cause.code, remedy=cause.remedy)
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
-        self._tasks.append(asyncio.get_running_loop().create_task(job))
+        task = asyncio.get_running_loop().create_task(job)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """None of the tasks ends by itself: without them nobody would be answered, and health would stay green."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the channel to the engine failed", exc_info=error)
+            self._died(EngineDead(f"the channel to the engine failed: {error}", code="engine.channel"))
 
     async def _receive(self) -> None:
         while True:
@@ -190,11 +196,7 @@ class ProcessClient:
                 self._judge(message)
 
     def _judge(self, alive: Alive) -> None:
-        steps, busy = self._heard
-        if alive.steps != steps:  # the step that was in flight has ended, so it counts as one that takes this long
-            self._longest_step = max(self._longest_step, busy)
-        self._heard = (alive.steps, alive.busy_seconds)
-        limit = max(self._hang_seconds, SILENCE_FACTOR * self._longest_step)
+        limit = max(self._hang_seconds, PATIENCE * alive.expected_seconds)
         if alive.busy_seconds > limit:
             self._hang(f"the engine has not completed a step for {alive.busy_seconds:.0f} s (limit {limit:.0f} s)")
         elif self.state == "hung":

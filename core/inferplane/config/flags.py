@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import types
 import typing
 from pathlib import Path
@@ -16,6 +17,9 @@ from inferplane.errors import InvalidValue
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
+
+KEY_VARIABLE = "INFERPLANE_API_KEY"
+"""A key that a request must carry, for those who give none with --api-key."""
 
 SHORT = {"quantization": "-q"}
 
@@ -37,6 +41,9 @@ def collect_config(arguments: argparse.Namespace) -> Config:
     said = {} if arguments.config is None else _read_yaml(arguments.config)
     known = _field_names()
     flags = {name: value for name, value in vars(arguments).items() if name in known}
+    if "api_key" not in flags and "api_key" not in said and os.environ.get(KEY_VARIABLE):
+        # Not on the command line, where every user of the host can read it.
+        said["api_key"] = (os.environ[KEY_VARIABLE],)
     origins = {name: f"file {arguments.config}" for name in said}
     origins |= {name: f"flag --{name.replace('_', '-')}" for name in flags}
     return Config.from_flat({**said, **flags}, origins)

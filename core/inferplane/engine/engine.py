@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from inferplane.engine.limits import step_limits
+from inferplane.engine.pace import Pace
 from inferplane.engine.scheduler import Scheduler
 from inferplane.errors import InferplaneError
 from inferplane.log import get_logger
@@ -57,6 +58,9 @@ class Engine:
         """Steps collected since start."""
         self.oldest_launch: float | None = None
         """When, by the engine's clock, the oldest step in flight was launched; None while none is."""
+        self.expected_seconds = 0.0
+        """What that step should take."""
+        self.pace = Pace()
         self._controls: dict[str, Callable[..., Any]] = {
             "reset_prefix_cache": self._reset_prefix_cache,
             "stats": self._stats,
@@ -119,7 +123,7 @@ class Engine:
     def _launch(self, plan: StepPlan) -> None:
         at = self._clock()
         if self.oldest_launch is None:
-            self.oldest_launch = at
+            self.oldest_launch, self.expected_seconds = at, self.pace.expect(plan.num_tokens)
         try:
             handle = self._runner.launch(plan)
             self._runner.sample(handle, None)
@@ -143,6 +147,7 @@ class Engine:
             return []
         self._failed_steps = 0
         self.steps_completed += 1
+        self.pace.learn(self._clock() - oldest.at, oldest.plan.num_tokens)
         self._note_oldest()
         return self._scheduler.update(oldest.plan, result)
 
@@ -155,7 +160,11 @@ class Engine:
             raise error
 
     def _note_oldest(self) -> None:
-        self.oldest_launch = self._launched[0].at if self._launched else None
+        if self._launched:
+            first = self._launched[0]
+            self.oldest_launch, self.expected_seconds = first.at, self.pace.expect(first.plan.num_tokens)
+        else:
+            self.oldest_launch, self.expected_seconds = None, 0.0
 
     def _reset_prefix_cache(self) -> bool:
         self._scheduler.reset_prefix_cache()

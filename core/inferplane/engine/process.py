@@ -130,7 +130,13 @@ class Liveness:
             return Phase(client_id="", engine_id=self._engine_id, name=name, share=share)
         launched = engine.oldest_launch
         busy = 0.0 if launched is None else time.monotonic() - launched
-        return Alive(client_id="", engine_id=self._engine_id, steps=engine.steps_completed, busy_seconds=busy)
+        return Alive(
+            client_id="",
+            engine_id=self._engine_id,
+            steps=engine.steps_completed,
+            busy_seconds=busy,
+            expected_seconds=engine.expected_seconds,
+        )
 
 
 class EngineProcess:
@@ -167,10 +173,12 @@ class EngineProcess:
         num_pages = runner.allocate(plan.max_pages)
         self._timeline.mark("cache")
         self._liveness.phase("warm-up", 0.0)
+        started = time.monotonic()
         runner.warmup()
         self._timeline.mark("warm-up")
         load.check()
         engine = Engine(plan, runner, num_pages)
+        engine.pace.learn(time.monotonic() - started, 1)
         self._liveness.watch(engine)
         return engine, runner
 

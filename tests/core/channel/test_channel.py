@@ -39,9 +39,7 @@ def address() -> Iterator[EngineAddress]:
 @given(prompt=tokens, seed=st.integers(0, 2**64 - 1), salt=st.text(max_size=20), bias=st.floats(-100, 100))
 def test_a_request_survives(prompt: list[int], seed: int, salt: str, bias: float) -> None:
     params = SamplingParams(stop=("a",), logit_bias={3: bias}, max_tokens=7, temperature=0.5)
-    request = Request(
-        client_id="c", request_id="r", prompt_token_ids=prompt, params=params, seed=seed, cache_salt=salt
-    )
+    request = Request(client_id="c", request_id="r", prompt_token_ids=prompt, params=params, seed=seed, cache_salt=salt)
     assert decode_to_engine(encode(request)) == request
 
 

@@ -115,3 +115,15 @@ def test_a_bad_value_names_the_field(name: str, value: object) -> None:
 def test_an_unknown_setting_is_an_error_with_a_suggestion() -> None:
     with pytest.raises(InvalidValue, match="did you mean 'max_num_seqs'"):
         Config.from_flat({"max_num_seq": 3})
+
+
+def test_a_key_comes_from_the_environment_where_no_flag_gives_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERPLANE_API_KEY", "secret")
+    assert parse().server.api_key == ("secret",)
+    assert parse("--api-key", "other").server.api_key == ("other",)
+
+
+def test_a_model_swallowed_by_a_flag_is_not_replaced_by_the_default(tmp_path: Path) -> None:
+    from inferplane.cli import main
+
+    assert main.main(["serve", "--api-key", "k", str(tmp_path)]) == 1
