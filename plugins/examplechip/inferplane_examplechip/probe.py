@@ -32,7 +32,8 @@ def probe(host: HostInfo) -> ProbeResult:
             # None of the features that core knows: no graphs, no sleep, and no in-place write into a cache page.
             features=frozenset(),
             arch="example-1",
-            preferred_dtype="float16",
+            # A real chip prefers float16; this one is simulated by the host, which is faster in float32.
+            preferred_dtype="float32",
         )
         for index in range(count)
     )
