@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from inferplane.client.outputs import RequestOutput
 
-MARGIN = 0.25
-"""In nats: twice what bfloat16 logits of these models are off by."""
+MARGIN = 0.375
+"""In nats. bfloat16 has steps of 1/8 between 16 and 32, where the largest logits lie; a different order of summation
+moves a logit, and with it a log-probability, by up to three of them."""
 
 
 class Case(NamedTuple):
@@ -98,7 +99,7 @@ def prompt_logprobs(case: Case, result: RequestOutput) -> list[float]:
 def assert_same(cases: list[Case], truth: list[RequestOutput], results: list[RequestOutput], dtype: str) -> int:
     """Compare; returns how many prompts reached a near tie (bfloat16 only)."""
     near_ties = 0
-    tolerance = 1e-4 if dtype == "float32" else 0.15
+    tolerance = 1e-4 if dtype == "float32" else MARGIN
     for case, want, have in zip(cases, truth, results, strict=True):
         assert len(have.outputs[0].token_ids) == case.max_tokens
         comparable = case.max_tokens
@@ -166,10 +167,11 @@ def test_random_shapes(tiny_gemma3_dir: Path, tiny_checkpoint: Callable[..., Pat
         truth = alone(model, cases, dtype="float32", max_model_len=128)
         for _ in range(6):
             block = rng.choice([1, 3, 4, 16])
+            budget = rng.choice([5, 17, 64, 300])
             variant = {
                 "block_size": block,
-                "max_num_batched_tokens": rng.choice([5, 17, 64, 300]),
-                "max_num_seqs": rng.choice([2, 5, 16]),
+                "max_num_batched_tokens": budget,
+                "max_num_seqs": min(budget, rng.choice([2, 5, 16])),
                 "num_pages_override": rng.choice([None, 2 * 128 // block + 12]),
                 "async_scheduling": rng.choice([True, False]),
                 "attention_backend": rng.choice([None, "reference.paged"]),
