@@ -117,7 +117,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "batched": {},
     "chunked": {"max_num_batched_tokens": 7, "max_num_seqs": 4, "block_size": 4},
     "preempted": {"num_pages_override": "small", "max_num_batched_tokens": 256, "block_size": 2},
-    "synchronous": {"async_scheduling": False, "max_num_batched_tokens": 33},
+    # The reference platform is the one here that keeps two steps in flight.
+    "overlapped": {"platform": "reference", "max_num_batched_tokens": 40, "block_size": 4},
     "reference attention": {"attention_backend": "reference.paged", "max_num_batched_tokens": 50},
 }
 
@@ -133,6 +134,7 @@ def check(model: str, cases: list[Case], settings: dict[str, Any], variants: lis
             first = run(llm, cases)  # misses, and hits between the prompts of one batch
             again = run(llm, cases)  # hits
             stats = llm.stats()
+            assert llm.plan.scheduling.queue_depth == (2 if name == "overlapped" else 1)
         for label, results in (("first", first), ("again", again)):
             ties = assert_same(cases, truth, results, dtype)
             if dtype != "float32":
