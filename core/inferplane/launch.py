@@ -13,6 +13,7 @@ from inferplane.banner import ready_text
 from inferplane.errors import InvalidValue
 from inferplane.launch_types import Prepared, Service
 from inferplane.log import get_logger
+from inferplane.timeline import Timeline
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -46,7 +47,7 @@ def make_plan(config: Config, *, weights: bool = True) -> Planned:
     from inferplane.plugins.discovery import discover
     from inferplane.sources.resolve import resolve_source
 
-    timeline = _Timeline()
+    timeline = Timeline()
     with ThreadPoolExecutor(1) as pool:
         searching = pool.submit(lambda: discover(collect_host(), config.platform))
         try:
@@ -77,7 +78,7 @@ def prepare_front_end(planned: Planned) -> Prepared:
     from inferplane.text.tokenizer import Tokenizer
 
     config, card = planned.config.model, planned.plan.card
-    timeline = _Timeline()
+    timeline = Timeline()
     tokenizer = Tokenizer.from_card(card) if card.tokenizer_json is not None else None
     template = ChatTemplate.from_card(card, config.chat_template, config.chat_template_content_format)
     defaults = SamplingDefaults.from_card(card, config.generation_config, config.override_generation_config)
@@ -187,14 +188,3 @@ def _print_ready(service: Service, client: ProcessClient, listener: socket.socke
     )
     has_key = bool(service.prepared.config.server.api_key)
     print(ready_text(url, name, has_chat=service.prepared.chat_template is not None, has_key=has_key), flush=True)
-
-
-class _Timeline:
-    def __init__(self) -> None:
-        self.phases: list[tuple[str, float]] = []
-        self._last = time.perf_counter()
-
-    def mark(self, name: str) -> None:
-        now = time.perf_counter()
-        self.phases.append((name, now - self._last))
-        self._last = now

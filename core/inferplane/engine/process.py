@@ -33,6 +33,7 @@ from inferplane.messages import (
     Request,
 )
 from inferplane.plan.types import Plan
+from inferplane.timeline import Timeline
 from inferplane_api.errors import InferplaneError
 
 if TYPE_CHECKING:
@@ -76,20 +77,6 @@ def read_frame(stream: BinaryIO) -> bytes | None:
     (size,) = struct.unpack(">Q", head)
     data = stream.read(size)
     return data if len(data) == size else None
-
-
-class Timeline:
-    """Seconds of each phase, in order."""
-
-    def __init__(self) -> None:
-        self.phases: list[tuple[str, float]] = []
-        self._last = time.perf_counter()
-
-    def mark(self, name: str) -> None:
-        """The phase that has just ended."""
-        now = time.perf_counter()
-        self.phases.append((name, now - self._last))
-        self._last = now
 
 
 class Liveness:
