@@ -9,6 +9,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from inferplane.banner import ready_text
 from inferplane.errors import InvalidValue
 from inferplane.launch_types import Prepared, Service
@@ -61,6 +63,9 @@ def make_plan(config: Config, *, weights: bool = True) -> Planned:
     try:
         validate(config, discovery)
         card, format_id = read_card(files.path, discovery.formats, config.model, weights=weights)
+        if files.generation_config:
+            merged = {**files.generation_config, **card.generation_config}
+            card = msgspec.structs.replace(card, generation_config=merged)
         timeline.mark("card")
         # A type is a plugin's or the core's own; `resolve` refuses one that is both.
         model = discovery.describe(str(card.config.get("model_type", "")), card.config) or model_spec(card.config)

@@ -34,38 +34,29 @@ def long_prompts(lengths: tuple[int, int], tokenizer: Any) -> list[list[int]]:
     return [ids[:length] for length in lengths]
 
 
-def greedy_with_margins(model: Any, prompt: list[int]) -> tuple[list[int], list[float], torch.Tensor]:
-    """transformers' greedy tokens, the top-1/top-2 margin of each in log-probability, and the first logits."""
-    output = model.generate(
-        torch.tensor([prompt]),
-        max_new_tokens=NEW_TOKENS,
-        min_new_tokens=NEW_TOKENS,
-        do_sample=False,
-        return_dict_in_generate=True,
-        output_logits=True,
-        pad_token_id=0,
-    )
-    logits = torch.stack(output.logits)[:, 0].float()
-    top = torch.topk(torch.log_softmax(logits, -1), 2).values
-    return output.sequences[0, len(prompt) :].tolist(), (top[:, 0] - top[:, 1]).tolist(), logits
+def score(model: Any, prompt: list[int], continuation: list[int]) -> torch.Tensor:
+    """transformers' logits [tokens, vocabulary] of each token of the continuation, in one pass over the whole text."""
+    logits = model(torch.tensor([prompt + continuation[:-1]])).logits
+    return logits[0, len(prompt) - 1 :].float()
 
 
 def check_model(path: Path, lengths: tuple[int, int]) -> None:
+    """Greedy tokens are equal when each is transformers' most likely one after the same tokens: by induction over the
+    position, which needs one pass a prompt where generating needs one a token."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
-    reference.generation_config.eos_token_id = None
     prompts = [tokenizer(text)["input_ids"] for text in PROMPTS] + long_prompts(lengths, tokenizer)
-    with torch.inference_mode():
-        expected = [greedy_with_margins(reference, prompt) for prompt in prompts]
-    del reference
     with LLM(model=str(path), dtype="float32", max_model_len=max(lengths) + NEW_TOKENS, max_logprobs=-1) as llm:
         params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=5)
         results = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params)
-    for result, (tokens, _, logits) in zip(results, expected, strict=True):
+    reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
+    for prompt, result in zip(prompts, results, strict=True):
         sequence = result.outputs[0]
-        assert sequence.token_ids == tokens
+        assert len(sequence.token_ids) == NEW_TOKENS
+        with torch.inference_mode():
+            logits = score(reference, prompt, sequence.token_ids)
+        assert sequence.token_ids == logits.argmax(-1).tolist()
         truth = torch.log_softmax(logits, -1)
         for position, table in enumerate(sequence.logprobs or []):
             for token_id, entry in table.items():

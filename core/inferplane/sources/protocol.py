@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 SourceKind = Literal["local", "pypi", "hub", "modelscope"]
@@ -18,6 +19,8 @@ class ModelFiles(NamedTuple):
     provenance: str
     """Where it came from, exact enough to fetch the same bytes again."""
     kind: SourceKind
+    generation_config: Mapping[str, float] = {}
+    """Sampling defaults that come with the name; the checkpoint's own win."""
 
 
 class Progress(Protocol):

