@@ -174,6 +174,8 @@ class Discovery:
                 answer = self._ask(plugin.distribution, request, list[Finding])
                 if isinstance(answer, Reason):
                     self.hook_plugins.remove(plugin)
+                    # A hook that took its child along must not answer for the checks of the same distribution.
+                    self._workers.pop(plugin.distribution).close()
                     answers.append(HookAnswer(plugin, hook, [], answer))
                 else:
                     answers.append(HookAnswer(plugin, hook, answer))

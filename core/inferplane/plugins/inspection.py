@@ -12,6 +12,7 @@ from inferplane.plugins.child import HOOKS
 from inferplane.plugins.inventory import API, CORE, PluginEntry, admits
 from inferplane.plugins.process import ChildWorker, LocalWorker, Replies, Worker
 from inferplane.plugins.records import HookPlugin
+from inferplane.plugins.soundness import unsound
 from inferplane.plugins.wire import Answer, EntryRef, Load, Loaded, Probe
 from inferplane_api import API_VERSION
 from inferplane_api.spec import GROUPS, HostInfo, PlatformSpec, ProbeResult, ProbeState, Reason
@@ -110,6 +111,8 @@ def _described(entry: PluginEntry, answer: Loaded | None, replies: Replies) -> I
     if entry.group in NAMESPACED and not valid_id(own):
         reason = Reason(code="plugin.id", field="id", want="<namespace>.<name>", have=own)
         return _refused(entry, ProbeState.BROKEN, reason)
+    if (fault := unsound(spec)) is not None:
+        return _refused(entry, ProbeState.BROKEN, fault)
     return Inspected(entry, spec, None, ProbeResult(state=ProbeState.PRESENT))
 
 

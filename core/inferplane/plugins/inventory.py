@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution
+from pathlib import Path
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -146,7 +147,9 @@ def lowest_api(specifier: str | None) -> str:
 def _plugin_distributions() -> Iterator[Distribution]:
     for distribution in importlib.metadata.distributions():
         text = distribution.read_text("entry_points.txt")
-        if text and f"[{PREFIX}" in text.replace(" ", ""):
+        # What an interrupted pip leaves behind has a folder that begins with "~", or no metadata; `doctor` reports it.
+        leftover = Path(str(getattr(distribution, "_path", ""))).name.startswith("~")
+        if text and f"[{PREFIX}" in text.replace(" ", "") and not leftover and distribution.read_text("METADATA"):
             yield distribution
 
 

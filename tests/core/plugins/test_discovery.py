@@ -394,6 +394,33 @@ def test_hooks_are_called_one_plugin_at_a_time(write_distribution: Write, host: 
     assert findings[failed] == "error"
 
 
+def test_a_crashing_hook_does_not_answer_for_the_rest_of_its_plugin(write_distribution: Write, host: HostInfo) -> None:
+    source = """
+        import os, signal
+        from inferplane_api.hooks import hookimpl
+        from inferplane_api.model import LayerSpec, ModelSpec
+        from inferplane_api.spec import ModelPluginSpec
+        MODEL = ModelPluginSpec(model_type="acme_lm", load="acme_npu.model:M", describe="acme_npu:describe")
+        def describe(config):
+            layer = LayerSpec(num_heads=2, num_kv_heads=1, head_size=4)
+            return ModelSpec(model_type="acme_lm", architecture="AcmeLM", num_layers=1, hidden_size=8,
+                             intermediate_size=8, vocab_size=8, max_position=8, dtype="float32", layers=(layer,))
+        class Plugin:
+            @hookimpl
+            def inferplane_doctor(self, host):
+                os.kill(os.getpid(), signal.SIGKILL)
+        PLUGIN = Plugin()
+    """
+    write_distribution("acme-npu", source, {"models": {"acme_lm": "MODEL"}, "plugins": {"acme": "PLUGIN"}})
+    with discover(host, config("acme-npu"), environ={}) as discovery:
+        (answer,) = discovery.call_hook("inferplane_doctor", host=host)
+        assert answer.failure is not None
+        assert "SIGKILL" in str(answer.failure)
+        described = discovery.describe("acme_lm", {})
+        assert described is not None
+        assert described.layers[0].head_size == 4
+
+
 def with_device(host: HostInfo, vendor: int, pci_class: int) -> HostInfo:
     device = PciDevice(address="0", vendor=vendor, device=1, pci_class=pci_class)
     return msgspec.structs.replace(host, pci_devices=(device,))
