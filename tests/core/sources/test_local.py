@@ -35,7 +35,7 @@ def test_folder_opens_no_socket(tmp_path: Path, use_modelscope: bool) -> None:
     folder.mkdir()
     config = ModelConfig(model=str(folder), tokenizer=str(folder), use_modelscope=use_modelscope, revision="v1")
 
-    assert resolve_source(config) == (folder, f"local {folder}", "local")
+    assert resolve_source(config)[:3] == (folder, f"local {folder}", "local")
     assert resolve_tokenizer(config) == folder
 
 
