@@ -64,11 +64,12 @@ class Recorded(NamedTuple):
 
 
 def read_surface() -> Surface:
-    """Name to its description, sorted. The kit's own modules are not part: its commands are in docs/conformance.md."""
+    """Name to its description, sorted. The kit's own modules are not part: its commands are in docs/conformance.md. Nor is
+    what core and the kit share (`internal`)."""
     surface: Surface = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
-        if parts[0] != "testing":
+        if parts[0] not in ("testing", "internal"):
             module = ".".join(part for part in ("inferplane_api", *parts) if part != "__init__")
             surface |= describe_module(module, path.read_text(encoding="utf-8"))
     for schema in SCHEMAS.values():

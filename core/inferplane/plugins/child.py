@@ -7,7 +7,6 @@ that takes too long ends the process by an alarm, even inside C code, so none ou
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import signal
@@ -33,6 +32,7 @@ from inferplane.plugins.wire import (
     encode,
     frame,
 )
+from inferplane_api.internal.loading import find
 from inferplane_api.model import ModelSpec
 from inferplane_api.spec import GROUPS, AttentionRequest, KernelRequest, ProbeResult, Verdict
 
@@ -96,15 +96,6 @@ def load_descriptor(entry: EntryRef) -> object:
     return checked(value, GROUPS[entry.group])
 
 
-def find(path: str) -> Any:
-    """The object at "module:attribute"."""
-    module, _, attributes = path.partition(":")
-    value: Any = importlib.import_module(module)
-    for name in filter(None, attributes.split(".")):
-        value = getattr(value, name)
-    return value
-
-
 def checked(value: object, expected: type) -> object:
     """The value when it is an instance of the expected type; TypeError otherwise."""
     if not isinstance(value, expected):
@@ -150,7 +141,8 @@ def describe_exception(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    if trace is None or "importlib" in trace.tb_frame.f_code.co_filename or trace.tb_frame.f_globals is globals():
+    ours = (globals(), find.__globals__)
+    if trace is None or "importlib" in trace.tb_frame.f_code.co_filename or trace.tb_frame.f_globals in ours:
         return text
     return f"{text} ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
 

@@ -1,36 +1,5 @@
-"""Values of a descriptor that no rule of selection could work with; a type error was found when it was decoded."""
+"""Values of a descriptor that no rule of selection could work with. The conformance kit asks the same."""
 
-from __future__ import annotations
+from inferplane_api.internal.soundness import unsound
 
-from typing import TYPE_CHECKING
-
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-from inferplane_api.spec import AttentionSpec, KernelSpec, PlatformSpec, Reason
-
-if TYPE_CHECKING:
-    import msgspec
-
-HIGHEST_SCORE = 99
-
-
-def unsound(spec: msgspec.Struct) -> Reason | None:
-    """The first value that makes no sense, or None."""
-    if isinstance(spec, PlatformSpec):
-        try:
-            SpecifierSet(spec.requires_torch)
-        except InvalidSpecifier:
-            return _refusal("requires_torch", "a version specifier, for example >=2.9", spec.requires_torch)
-    if isinstance(spec, AttentionSpec):
-        for field, sizes in (("head_sizes", spec.head_sizes), ("page_sizes", spec.page_sizes)):
-            if sizes.multiple_of < 1:
-                return _refusal(f"{field}.multiple_of", "1 or more", sizes.multiple_of)
-        if not spec.layouts:
-            return _refusal("layouts", "one or more", "none")
-    if isinstance(spec, (AttentionSpec, KernelSpec)) and not 0 <= spec.score <= HIGHEST_SCORE:
-        return _refusal("score", f"0 to {HIGHEST_SCORE}", spec.score)
-    return None
-
-
-def _refusal(field: str, want: str, have: object) -> Reason:
-    return Reason(code="plugin.descriptor", field=field, want=want, have=str(have))
+__all__ = ["unsound"]
