@@ -31,6 +31,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
     cache_salt: str = ""
     arrival: float = 0.0
     """Seconds since the epoch, taken at the edge."""
+    share: str = ""
+    """Whose share of the engine it uses (policy "fair" only)."""
+    queue_timeout: float | None = None
+    """Seconds that it may wait in the engine before it starts; None: as long as it takes."""
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
@@ -61,6 +65,11 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
 ToEngine = Request | Abort | Control | Hello
 
 
+ERROR_CODES = ("step_failed", "out_of_memory", "corrupted", "queue_timeout", "no_room", "refused")
+"""Why the engine gave a request up: its step failed, memory ran out even for it alone, its logits were not finite, it
+waited too long, the cache is too small for it, or it could never run."""
+
+
 class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a request gained in one step."""
 
@@ -74,6 +83,9 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     stop_reason: int | str | None = None
     """The stop token id where one other than EOS ended the request; the front end fills in a stop string."""
     error: str | None = None
+    """For the client: no internals; an error id points to the engine's log."""
+    error_code: str = ""
+    """One of ERROR_CODES with finish_reason "error"."""
     num_cached_tokens: int | None = None
     """With the first delta: prompt tokens that were not computed because the prefix cache had them."""
     queue_seconds: float | None = None
@@ -85,6 +97,8 @@ class Stats(msgspec.Struct, kw_only=True):
 
     num_requests_running: int = 0
     num_requests_waiting: int = 0
+    num_tokens_waiting: int = 0
+    """Prompt tokens of requests that have not started."""
     kv_cache_usage: float = 0.0
     num_preemptions: int = 0
     prefix_cache_queries: int = 0
@@ -105,6 +119,8 @@ class Outputs(msgspec.Struct, kw_only=True, tag="outputs"):
     engine_id: int
     deltas: list[Delta]
     stats: Stats | None = None
+    started: list[str] = []
+    """Requests that left the queue for the first time."""
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -33,6 +34,24 @@ def _listed(value: Any) -> Any:
 
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_listed)]
 """None of them empty: an unset variable in a script must not become a name, or a key that everybody has."""
+
+
+def _items(value: Any) -> Any:
+    """Several words, words with commas between, or a JSON list, as vLLM's flags take them."""
+    words = _listed(value)
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        return words
+    found: list[Any] = []
+    for word in words:
+        try:
+            found += json.loads(word) if word.lstrip().startswith("[") else word.split(",")
+        except ValueError:
+            raise ValueError(f"{word!r} is no JSON list") from None
+    return tuple(item.strip() if isinstance(item, str) else item for item in found)
+
+
+Items = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_items)]
+"""Names that hold no comma."""
 
 
 class _Section(BaseModel):
@@ -118,10 +137,16 @@ class SchedulerConfig(_Section):
 
     max_num_seqs: int | None = Field(None, ge=1, description="Most requests in a step (64).")
     max_num_batched_tokens: Size | None = Field(None, ge=1, description="Most tokens in a step (2048).")
-    scheduling_policy: Literal["fcfs", "priority"] = Field("fcfs", description="`priority`: lower numbers first.")
+    scheduling_policy: Literal["fcfs", "priority", "fair"] = Field(
+        "fcfs",
+        description="`priority`: lower numbers first; `fair`: equal shares for API keys, or `user`s where there are none.",
+    )
     long_prefill_token_threshold: int = Field(0, ge=0, description="Longest prompt chunk of a request; 0: the budget.")
     async_scheduling: bool = Field(True, description="Plan the next step while the present one runs.")
     max_num_queued_reqs: int = Field(1024, ge=1, description="Waiting requests beyond which the answer is 429.")
+    max_num_queued_tokens: Size = Field(
+        2**20, ge=1, description="Prompt tokens of waiting requests beyond which the answer is 429."
+    )
 
 
 class ServerConfig(_Section):
@@ -129,7 +154,52 @@ class ServerConfig(_Section):
 
     host: str = Field("127.0.0.1", description="Address to listen on; loopback unless told otherwise.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0: a free one.")
+    uds: str | None = Field(None, description="Path of a Unix socket to listen on, instead of host and port.")
+    root_path: str = Field("", description="Prefix that a proxy in front removes from paths (`/llm`).")
     api_key: Names = Field((), description="Keys of which a request must carry one; none: open.")
+    api_key_file: str | None = Field(None, description="File with further keys, one a line; `#` begins a comment.")
+    metrics_without_key: bool = Field(False, description="`/metrics` answers without a key, as the health probes do.")
+    ssl_keyfile: str | None = Field(None, description="Private key (PEM) of the certificate.")
+    ssl_certfile: str | None = Field(None, description="Certificate (PEM) with its chain; turns TLS on.")
+    ssl_ca_certs: str | None = Field(None, description="Authorities (PEM) that sign certificates of clients.")
+    ssl_cert_reqs: int = Field(
+        0, ge=0, le=2, description="Certificates of clients: 0 are not asked for, 1 are checked if sent, 2 are required."
+    )
+    enable_ssl_refresh: bool = Field(False, description="Load the certificate again when its files change.")
+    allowed_origins: Items = Field(
+        (), description="Origins of web pages that may call this server, `*` for all; by default none."
+    )
+    allowed_methods: Items = Field((), description="Methods that such pages may use; by default GET and POST.")
+    allowed_headers: Items = Field((), description="Headers that such pages may send; by default all.")
+    allow_credentials: bool = Field(False, description="Such pages may send cookies; needs origins by name.")
+    max_body_size: Size = Field(
+        64 * 2**20, ge=1, description="Longest request body in bytes (`16M` is accepted); beyond, the answer is 413."
+    )
+    max_header_size: Size = Field(
+        64 * 2**10, ge=1024, description="Longest request head in bytes; beyond, the answer is 431."
+    )
+    max_header_count: int = Field(128, ge=8, description="Most headers of a request.")
+    header_timeout: float = Field(10.0, gt=0, description="Seconds in which a request's head must have arrived.")
+    body_timeout: float = Field(
+        30.0, gt=0, description="Seconds in which a request's body must have arrived, plus one for every 16 KiB of it."
+    )
+    keep_alive_timeout: int = Field(5, ge=1, description="Seconds after which an idle connection is closed.")
+    disable_fastapi_docs: bool = Field(False, description="No `/docs`, `/redoc` and `/openapi.json`.")
+    enable_tokenizer_info_endpoint: bool = Field(
+        False, description="`GET /tokenizer_info` gives the tokenizer's settings and the chat template."
+    )
+    server_dev_mode: bool = Field(False, description="Routes for developers, such as `POST /reset_prefix_cache`.")
+    middleware: Items = Field((), description="ASGI middleware classes, `package.module.Name`; the first is outermost.")
+    enable_request_id_headers: bool = Field(False, description="Answers carry `X-Request-Id`: the client's, or ours.")
+    enable_log_requests: bool = Field(False, description="Log the prompt and the sampling of every request.")
+    enable_log_outputs: bool = Field(False, description="Log generated text too; needs `--enable-log-requests`.")
+    max_log_len: int | None = Field(
+        None, ge=0, description="Characters of a prompt or an output that are logged; by default all."
+    )
+    disable_uvicorn_access_log: bool = Field(False, description="No log line per HTTP request.")
+    disable_access_log_for_endpoints: Items = Field(
+        (), description="Paths without such a line, such as `/health,/metrics`."
+    )
     enable_prompt_tokens_details: bool = Field(False, description="Report cached tokens in `usage`.")
     enable_force_include_usage: bool = Field(False, description="Every stream ends with a usage chunk.")
     return_tokens_as_token_ids: bool = Field(False, description="Log-probability tokens as `token_id:N`.")
@@ -139,6 +209,15 @@ class ServerConfig(_Section):
     shutdown_timeout: float = Field(30.0, ge=0, description="Seconds that running requests get after SIGTERM.")
     hang_timeout: float = Field(
         30.0, gt=0, description="Seconds without a completed step after which health turns red."
+    )
+    request_timeout: float | None = Field(
+        None, gt=0, description="Seconds that a request may take in all; `X-Request-Timeout` asks for less."
+    )
+    queue_timeout: float | None = Field(
+        None, gt=0, description="Seconds that a request may wait to be started; `X-Queue-Timeout` asks for less."
+    )
+    engine_restarts: int = Field(
+        0, ge=0, description="How often a dead or hung engine is started again; waiting requests are kept."
     )
 
 
