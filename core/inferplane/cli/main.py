@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from importlib import import_module
+from typing import TYPE_CHECKING, TextIO
 
 from inferplane import __version__
 from inferplane.errors import InferplaneError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 COMMANDS = {
     "serve": "serve a model over an OpenAI-compatible HTTP API",
@@ -18,10 +24,27 @@ COMMANDS = {
 }
 
 EXIT_ERROR = 1
+EXIT_BROKEN_PIPE = 141
+"""As of a program that SIGPIPE ended, 128 + 13."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; the exit status."""
+    """Run one command; the exit status. Ends in silence when whoever reads the output has gone (`| head`)."""
+    try:
+        try:
+            return _run(argv)
+        finally:
+            # Here and not when the interpreter ends, where a failure is a traceback.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        gone = [stream for stream in (sys.stdout, sys.stderr) if _reader_is_gone(stream)]
+        if not gone:
+            raise  # another pipe or socket broke, which is no end of the output
+        _discard(gone)
+        return EXIT_BROKEN_PIPE
+
+
+def _run(argv: list[str] | None) -> int:
     from inferplane.config.parser import Parser
 
     arguments = sys.argv[1:] if argv is None else argv
@@ -44,6 +67,33 @@ def main(argv: list[str] | None = None) -> int:
         return report(error)
     except KeyboardInterrupt:
         return 130
+
+
+def _reader_is_gone(stream: TextIO) -> bool:
+    """Whether a stream is a pipe that nobody reads; what could not be written stays in its buffer."""
+    try:
+        stream.flush()
+        return _is_hung_up(stream.fileno())
+    except BrokenPipeError:
+        return True
+    except (OSError, ValueError):  # no file at all, or closed
+        return False
+
+
+def _is_hung_up(descriptor: int) -> bool:
+    if not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _discard(streams: Iterable[TextIO]) -> None:
+    """Let the interpreter flush what is left into nothing when it ends."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nothing, stream.fileno())
+    os.close(nothing)
 
 
 def report(error: InferplaneError) -> int:
