@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from inferplane.banner import ready_text
-from inferplane.errors import InvalidValue
 from inferplane.launch_types import Prepared, Service
 from inferplane.log import get_logger
 from inferplane.timeline import Timeline
 
 if TYPE_CHECKING:
+    import socket
+
     from fastapi import FastAPI
 
     from inferplane.client.process_client import ProcessClient
@@ -106,9 +106,13 @@ def prepare(config: Config) -> Prepared:
 
 def serve(config: Config) -> int:
     """Serve over HTTP until SIGINT or SIGTERM; the exit status. Raises InferplaneError when it cannot start."""
+    from inferplane.server.listen import bind, release
+    from inferplane.server.settings import check_settings
+
     started = time.perf_counter()
-    listener = _listen(config.server.host, config.server.port)
-    with contextlib.closing(listener):
+    check_settings(config.server)
+    with contextlib.closing(bind(config.server)) as listener, contextlib.ExitStack() as stack:
+        stack.callback(release, config.server)
         planned = make_plan(config)
         _announce(planned)
         return asyncio.run(_serve(planned, listener, started))
@@ -133,7 +137,7 @@ async def _serve(planned: Planned, listener: socket.socket, started: float) -> i
         # A client that reads the ready line may connect at once: the system queues it until the server accepts.
         listener.listen(BACKLOG)
         _print_ready(service, client, listener, time.perf_counter() - started)
-        await run_app(app, listener, server_config.shutdown_timeout, server_config.log_level)
+        await run_app(app, listener, server_config)
     finally:
         await client.close()
     return 0
@@ -146,39 +150,23 @@ def _front_end(planned: Planned, client: ProcessClient) -> tuple[Service, FastAP
     return service, create_app(service)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Bind before anything slow, so that a taken port is found at once."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except socket.gaierror as error:
-        listener.close()
-        raise InvalidValue("host", host, f"is no address here: {error.strerror}", remedy="try 127.0.0.1") from error
-    except OSError as error:
-        listener.close()
-        raise InvalidValue(
-            "port", port, f"cannot listen on {host}: {error.strerror}", remedy="choose another with --port, or 0"
-        ) from error
-    return listener
-
-
 def _announce(planned: Planned) -> None:
-    from inferplane.plan.record import reference_line
+    from inferplane.plan.record import reference_lines
     from inferplane.plan.render import startup_line
 
     log.info("model %s", planned.provenance)
     for warning in planned.plan.warnings:
         log.warning("%s", warning)
     log.info("%s", startup_line(planned.plan))
-    if line := reference_line(planned.plan):
+    for line in reference_lines(planned.plan):
         log.info("%s", line)
 
 
 def _print_ready(service: Service, client: ProcessClient, listener: socket.socket, seconds: float) -> None:
-    host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    from inferplane.server.listen import address
+
+    server = service.prepared.config.server
+    url = address(server, listener)
     name = service.prepared.served_names[0]
     capacity = client.capacity
     log.info("%s", service.prepared.defaults.describe())
@@ -191,5 +179,5 @@ def _print_ready(service: Service, client: ProcessClient, listener: socket.socke
         capacity.kv_tokens,
         capacity.kv_tokens / capacity.max_model_len,
     )
-    has_key = bool(service.prepared.config.server.api_key)
+    has_key = bool(server.api_key or server.api_key_file)
     print(ready_text(url, name, has_chat=service.prepared.chat_template is not None, has_key=has_key), flush=True)

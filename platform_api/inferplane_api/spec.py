@@ -84,7 +84,7 @@ class PciDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about the host before any plugin code runs."""
+    """What is known about the host before any plugin code runs, and what the user set for the platform that is probed."""
 
     os: str
     machine: str
@@ -97,6 +97,9 @@ class HostInfo(msgspec.Struct, frozen=True, kw_only=True):
     pci_devices: tuple[PciDevice, ...] = ()
     torch_version: str | None = None
     """From metadata, torch is not imported; None when it is not installed."""
+    options: dict[str, str | int | float | bool] = {}
+    """In a probe, every `Option` of that platform that has a value: of --platform-option, its variable or its default,
+    as `PlatformContext.options` later. Empty elsewhere."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,14 +140,44 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, kw_only=True):
     """Steps launched and not collected: 1 synchronous, 2 overlapped."""
 
 
+PATCHABLE = (
+    "model.dtype",
+    "model.max_model_len",
+    "model.max_logprobs",
+    "platform.threads",
+    "cache.block_size",
+    "cache.kv_cache_dtype",
+    "cache.kv_cache_memory_bytes",
+    "cache.memory_utilization",
+    "cache.num_pages_override",
+    "cache.enable_prefix_caching",
+    "scheduler.max_num_seqs",
+    "scheduler.max_num_batched_tokens",
+    "scheduler.long_prefill_token_threshold",
+    "scheduler.async_scheduling",
+)
+"""Every setting that a `ConfigPatch` may name: what a device can know better than a default, and what is read after the
+platform was chosen. All else (the model, the plugins, the server) is the user's alone, or was used before.
+
+Of `model` dtype, max_model_len, max_logprobs; of `platform` threads; of `cache` block_size, kv_cache_dtype,
+kv_cache_memory_bytes, memory_utilization, num_pages_override, enable_prefix_caching; of `scheduler` max_num_seqs,
+max_num_batched_tokens, long_prefill_token_threshold, async_scheduling."""
+
+
 class ConfigPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that a plugin asks for. `require` beats defaults and contradicts users with an error."""
+    """A value that a plugin asks for, for one of the settings in `PATCHABLE`; the start is refused for another path.
+
+    A user's explicit value wins over a `default`, and contradicts a `require` that differs with an error. A `require`
+    wins over a `default`; two of them on one path are an error naming both plugins. A value that the device or the
+    model cannot have is an error that names the plugin; of max_model_len a `default` gives way to the model's."""
 
     path: str
-    """Dotted path of a config field, for example "cache.block_size"."""
+    """One of `PATCHABLE`: "cache.block_size"."""
     value: Any
+    """As the setting's own field takes it, see the configuration page."""
     strength: Literal["default", "require"] = "default"
     reason: str
+    """Shown with the value by `inferplane explain`."""
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,8 +19,10 @@ class DtypeChoice(NamedTuple):
     warning: str | None = None
 
 
-def choose_dtype(asked: str, checkpoint: str, device: DeviceInfo) -> DtypeChoice:
-    """The type of weights and activations.
+def choose_dtype(
+    asked: str, checkpoint: str, device: DeviceInfo, *, source: str = "user", reason: str = "--dtype"
+) -> DtypeChoice:
+    """The type of weights and activations. `source` and `reason` tell who asked.
 
     `auto`: what the device prefers; else 16-bit checkpoints keep their type and float32 ones become the device's
     16 bit. A type that the device lacks becomes another 16 bit or float32, with a warning. An explicit type that the
@@ -30,7 +32,7 @@ def choose_dtype(asked: str, checkpoint: str, device: DeviceInfo) -> DtypeChoice
         if asked not in device.dtypes:
             remedy = f"{device.name or 'the device'} has {_listed(device)}"
             raise InvalidValue("dtype", asked, "the device does not compute in it", remedy=remedy)
-        return _choice(asked, "user", "--dtype")
+        return _choice(asked, source, reason)
     if device.preferred_dtype is not None and device.preferred_dtype in device.dtypes:
         return _choice(device.preferred_dtype, "device", f"preferred; the checkpoint is {checkpoint}")
     if checkpoint not in HALF:
@@ -45,11 +47,11 @@ def choose_dtype(asked: str, checkpoint: str, device: DeviceInfo) -> DtypeChoice
     return _choice(other, "device", reason, warning=f"computing in {other}: {reason}")
 
 
-def choose_kv_dtype(asked: str, dtype: str) -> DtypeChoice:
-    """The type of cached keys and values: the activations' unless the user says otherwise."""
+def choose_kv_dtype(asked: str, dtype: str, *, source: str = "user", reason: str = "--kv-cache-dtype") -> DtypeChoice:
+    """The type of cached keys and values: the activations' unless something else was asked for, as `source` tells."""
     if asked == "auto":
         return DtypeChoice(dtype, Decision(subject="kv dtype", chosen=dtype, reason="as the activations"))
-    return DtypeChoice(asked, Decision(subject="kv dtype", chosen=asked, source="user", reason="--kv-cache-dtype"))
+    return DtypeChoice(asked, Decision(subject="kv dtype", chosen=asked, source=source, reason=reason))
 
 
 def _choice(dtype: str, source: str, reason: str, warning: str | None = None) -> DtypeChoice:

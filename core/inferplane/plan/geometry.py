@@ -34,10 +34,16 @@ class LayerGroup(NamedTuple):
     window: int | None
     features: frozenset[str]
     """Of any of the layers."""
+    apart: str = ""
+    """What sets it apart from another group of the same kind, window and number of layers, "head_size 64"."""
 
     @property
     def label(self) -> str:
-        """ "sliding(512) x15"."""
+        """ "sliding(512) x15"; of no other group."""
+        return f"{self._alike} ({self.apart})" if self.apart else self._alike
+
+    @property
+    def _alike(self) -> str:
         window = f"({self.window})" if self.window is not None else ""
         return f"{self.kind}{window} x{len(self.layers)}"
 
@@ -65,7 +71,16 @@ def layer_groups(model: ModelSpec) -> tuple[LayerGroup, ...]:
                 features=frozenset().union(*(model.layers[index].features for index in layers)),
             )
         )
-    return tuple(groups)
+    return tuple(group._replace(apart=_apart(group, groups, model)) for group in groups)
+
+
+def _apart(group: LayerGroup, groups: Sequence[LayerGroup], model: ModelSpec) -> str:
+    """The fields in which groups of one label differ; they do, being groups."""
+    alike = [model.layers[other.layers[0]] for other in groups if other.label == group.label]
+    first = model.layers[group.layers[0]]
+    fields = ("num_heads", "num_kv_heads", "head_size", "scale", "softcap")
+    differing = [name for name in fields if len({getattr(layer, name) for layer in alike}) > 1]
+    return ", ".join(f"{name} {getattr(first, name)}" for name in differing)
 
 
 def kv_geometry(

@@ -8,6 +8,7 @@ import msgspec
 
 from inferplane.errors import InferplaneError
 from inferplane.plan.record import selection_record
+from inferplane.plan.render import warning_text
 from inferplane.plan.types import Component, Plan
 from inferplane.plugins.records import Problem
 
@@ -40,17 +41,22 @@ def validate(config: Config, discovery: Discovery) -> None:
 
 
 def tell_selection(plan: Plan, discovery: Discovery) -> Plan:
-    """Give the record to every plugin that wants it; the Plan, with a warning for each hook that failed.
+    """Give the record to every plugin that wants it; the Plan, with a warning for each hook that failed, and for each
+    plugin that changed the core meanwhile.
 
-    Raises InferplaneError when plugins are locked and one changed the core while it was asked.
+    Raises InferplaneError when plugins are locked and one changed the core, before or while it was told.
     """
     discovery.raise_errors()
+    known = len(discovery.problems)
     record = selection_record(plan)
     answers = discovery.call_hook("inferplane_selection", record=record)
-    failures = tuple(answer.describe() for answer in answers if answer.failure is not None)
+    discovery.raise_errors()
+    failures = [answer.describe() for answer in answers if answer.failure is not None]
+    failures += map(warning_text, discovery.problems[known:])
     failed = {answer.plugin.distribution for answer in answers if answer.failure is not None}
     hooks = tuple(component for component in plan.hooks if component.distribution not in failed)
-    return msgspec.structs.replace(plan, hooks=hooks, warnings=(*plan.warnings, *failures)) if failures else plan
+    warnings = tuple(dict.fromkeys([*plan.warnings, *failures]))
+    return msgspec.structs.replace(plan, hooks=hooks, warnings=warnings) if failures else plan
 
 
 def worker_components(discovery: Discovery) -> tuple[Component, ...]:

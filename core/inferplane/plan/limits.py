@@ -15,6 +15,7 @@ from inferplane_api.spec import SchedulingConstraints
 
 MAX_NUM_SEQS = 64
 MAX_NUM_BATCHED_TOKENS = 2048
+CACHING = "cache.enable_prefix_caching"
 
 
 class LimitsChoice(NamedTuple):
@@ -25,6 +26,7 @@ class LimitsChoice(NamedTuple):
     scheduling: SchedulingConstraints
     prefix_caching: bool
     decisions: tuple[Decision, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def choose_limits(settings: Settings, model: ModelSpec, device: SchedulingConstraints) -> LimitsChoice:
@@ -59,13 +61,19 @@ def choose_limits(settings: Settings, model: ModelSpec, device: SchedulingConstr
         ),
         caching,
     )
-    return LimitsChoice(limits, automatic, scheduling, prefix_caching, decisions)
+    warnings = ()
+    if caching.source == "checkpoint" and settings.insisted(CACHING) and settings.value(CACHING):
+        warnings = (f"no prefix caching, although {settings.source(CACHING)} asks for it: {caching.reason}",)
+    return LimitsChoice(limits, automatic, scheduling, prefix_caching, decisions, warnings)
 
 
 def _max_model_len(settings: Settings, model: ModelSpec) -> tuple[int, bool]:
-    asked = settings.value("model.max_model_len")
+    path = "model.max_model_len"
+    asked = settings.value(path)
     if asked is None:
         return model.max_position, True
+    if not settings.insisted(path):  # a plugin's default for any model
+        return min(int(asked), model.max_position), True
     if asked > model.max_position:
         raise InvalidValue(
             "max_model_len",
@@ -108,12 +116,11 @@ def _sequences(settings: Settings, device: SchedulingConstraints, tokens: int) -
 
 
 def _prefix_caching(settings: Settings, model: ModelSpec) -> tuple[bool, Decision]:
-    path = "cache.enable_prefix_caching"
     if "no_prefix_cache" in model.features:
         reason = "this model's cache cannot be shared between requests"
-        return False, Decision(subject=f"config {path}", chosen="False", source="checkpoint", reason=reason)
-    enabled = bool(settings.value(path))
-    return enabled, _decision(settings, path, enabled, "the default")
+        return False, Decision(subject=f"config {CACHING}", chosen="False", source="checkpoint", reason=reason)
+    enabled = bool(settings.value(CACHING))
+    return enabled, _decision(settings, CACHING, enabled, "the default")
 
 
 def _most(declared: int | None, buckets: tuple[int, ...]) -> int | None:
@@ -128,6 +135,5 @@ def _require_at_most(field: str, asked: int, most: int | None) -> None:
 
 def _decision(settings: Settings, path: str, chosen: object, reason: str) -> Decision:
     source = settings.source(path)
-    return Decision(
-        subject=f"config {path}", chosen=str(chosen), source=source, reason="" if source != "automatic" else reason
-    )
+    why = settings.reason(path) if source != "automatic" else reason
+    return Decision(subject=f"config {path}", chosen=str(chosen), source=source, reason=why)

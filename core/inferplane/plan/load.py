@@ -128,6 +128,8 @@ def components_of(plan: Plan) -> Iterator[Component]:
     """Every component that a Plan names."""
     yield plan.platform
     yield plan.checkpoint_format
+    if plan.architecture is not None:
+        yield plan.architecture
     yield from plan.attention
     yield from (binding.provider for binding in plan.ops)
     yield from (component for _, component in plan.linear)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TextIO
 
 from inferplane.plan.types import Decision, Loser, Plan, Setting
+from inferplane.plugins.records import Problem
 
 
 class Table(NamedTuple):
@@ -31,6 +32,11 @@ def startup_line(plan: Plan) -> str:
     pages = "/".join(str(group.tokens_per_page) for group in plan.geometry.groups)
     parts.append(f"pages of {pages} tokens")
     return "; ".join(part for part in parts if part)
+
+
+def warning_text(problem: Problem) -> str:
+    """A problem and what to do about it, as an error of the command line has it."""
+    return f"{problem.message}; remedy: {problem.remedy}" if problem.remedy else problem.message
 
 
 def decision_tables(decisions: Iterable[Decision]) -> list[Table]:

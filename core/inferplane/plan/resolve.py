@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from inferplane.errors import InferplaneError, InvalidValue
-from inferplane.plan.dtypes import choose_dtype, choose_kv_dtype
+from inferplane.errors import InvalidValue
+from inferplane.plan.dtypes import DtypeChoice, choose_dtype, choose_kv_dtype
 from inferplane.plan.geometry import (
     WASTE_WARNING,
     block_size_candidates,
@@ -20,14 +20,16 @@ from inferplane.plan.geometry import (
 )
 from inferplane.plan.hooks import worker_components
 from inferplane.plan.limits import choose_limits
-from inferplane.plan.options import platform_options
 from inferplane.plan.provenance import effective_settings
+from inferplane.plan.render import warning_text
 from inferplane.plan.select_attention import AttentionChoice, GroupNeed, Offer, select_attention
 from inferplane.plan.select_kernels import KernelNeed, select_linear, select_ops
+from inferplane.plan.select_model import select_architecture, select_format
 from inferplane.plan.select_platform import PlatformChoice, Situation, select_platform
 from inferplane.plan.settings import Settings, SourcedPatch
 from inferplane.plan.types import Component, Decision, Loser, OpBinding, Plan
 from inferplane.plugins.inventory import installed
+from inferplane.plugins.options import option_values, require_declared, resolve_options
 from inferplane_api.kv import KVGeometry
 from inferplane_api.spec import AttentionRequest, DeviceInfo, PageSizes, PlatformSpec, Reason
 
@@ -61,13 +63,17 @@ def resolve(
     device = platform.found.result.devices[0]
     owner = f"{platform.found.distribution} {platform.found.version}"
     settings = Settings(config, [SourcedPatch(patch, owner) for patch in spec.config_patches])
-    options = platform_options(spec, settings.value("platform.platform_option"), environ)
-    dtype = choose_dtype(settings.value("model.dtype"), model.dtype, device)
-    kv_dtype = choose_kv_dtype(settings.value("cache.kv_cache_dtype"), dtype.dtype)
-    parts = _select_parts(_Target(spec, device, dtype.dtype, kv_dtype.dtype), model, settings, discovery)
-    limits = choose_limits(settings, model, spec.scheduling)
-    model_load, model_decision = _model_load(model, discovery, required=not spec.runner_seam)
-    weights, format_decision = _checkpoint_format(format_id, discovery)
+    given = settings.value("platform.platform_option")
+    require_declared(spec, given)
+    options = resolve_options(spec, given, environ)
+    with settings.attributed():
+        dtype, kv_dtype = _dtypes(settings, model, device)
+        parts = _select_parts(_Target(spec, device, dtype.dtype, kv_dtype.dtype), model, settings, discovery)
+        limits = choose_limits(settings, model, spec.scheduling)
+    architecture, model_decision = select_architecture(
+        model.model_type, discovery.models, required=not spec.runner_seam
+    )
+    weights, format_decision = select_format(format_id, discovery.formats)
     decisions = [
         _plugins(settings, discovery),
         platform.decision,
@@ -76,9 +82,11 @@ def resolve(
         dtype.decision,
         kv_dtype.decision,
     ]
-    decisions += [*parts.decisions, *settings.decisions(), *limits.decisions]
-    warnings = [*platform.warnings, *_refusals(discovery), *(problem.message for problem in discovery.problems)]
-    warnings += [dtype.warning] if dtype.warning else []
+    decisions += [*parts.decisions, *limits.decisions]
+    recorded = {decision.subject for decision in decisions}
+    decisions += [decision for decision in settings.decisions() if decision.subject not in recorded]
+    warnings = [*platform.warnings, *_refusals(discovery), *map(warning_text, discovery.problems)]
+    warnings += [*([dtype.warning] if dtype.warning else []), *parts.warnings, *limits.warnings]
     return Plan(
         platform=Component(
             id=spec.name, load=spec.load, distribution=platform.found.distribution, version=platform.found.version
@@ -86,14 +94,14 @@ def resolve(
         platform_name=spec.name,
         runner_seam=spec.runner_seam,
         device=device,
-        platform_options=options,
+        platform_options=option_values(options),
         num_threads=settings.value("platform.threads"),
         checkpoint_path=checkpoint_path,
         checkpoint_format=weights,
         dummy_weights=settings.value("model.load_format") == "dummy",
         card=card,
         model=model,
-        model_load=model_load,
+        architecture=architecture,
         dtype=dtype.dtype,
         kv_dtype=kv_dtype.dtype,
         geometry=parts.geometry,
@@ -112,15 +120,27 @@ def resolve(
         seed=settings.value("model.seed"),
         plugins_mode=settings.value("platform.plugins_mode"),
         hooks=worker_components(discovery),
-        settings=effective_settings(config, settings, decisions, parts.geometry.block_size),
-        decisions=_unique(decisions),
-        warnings=tuple(dict.fromkeys([*warnings, *parts.warnings])),
+        settings=effective_settings(config, settings, decisions, parts.geometry.block_size, options),
+        decisions=tuple(decisions),
+        warnings=tuple(dict.fromkeys(warnings)),
     )
+
+
+def _dtypes(settings: Settings, model: ModelSpec, device: DeviceInfo) -> tuple[DtypeChoice, DtypeChoice]:
+    """Of weights and activations, and of the cache, recorded as what asked for them."""
+
+    def who(path: str, flag: str) -> dict[str, str]:
+        return {"source": settings.source(path), "reason": settings.reason(path) or flag}
+
+    path, kv_path = "model.dtype", "cache.kv_cache_dtype"
+    dtype = choose_dtype(settings.value(path), model.dtype, device, **who(path, "--dtype"))
+    kv_dtype = choose_kv_dtype(settings.value(kv_path), dtype.dtype, **who(kv_path, "--kv-cache-dtype"))
+    return dtype, kv_dtype
 
 
 def choose_platform(config: Config, discovery: Discovery) -> PlatformChoice:
     """The selection table on what was discovered."""
-    situation = Situation(discovery.platforms, discovery.host, discovery.hardware, installed)
+    situation = Situation(discovery.platforms, discovery.host, discovery.hardware, installed, discovery.left_out)
     return select_platform(situation, config.platform.platform)
 
 
@@ -155,7 +175,8 @@ def _select_parts(target: _Target, model: ModelSpec, settings: Settings, discove
         return _Parts(geometry, (), (), (), (decision,), _waste(geometry))
     needs = _needs(target, model, settings)
     refused = [item for item in discovery.refused if item.group == ATTENTION_GROUP]
-    offer = Offer(discovery.attention, refused, target.spec.attention_preference, discovery.check)
+    preference = target.spec.attention_preference
+    offer = Offer(discovery.attention, refused, preference, discovery.check, discovery.left_out)
     choices = select_attention(needs, offer, asked)
     geometry, decision = _pages(model, target.kv_dtype, settings, choices)
     need = KernelNeed(target.spec.name, target.device, target.dtype, discovery.check)
@@ -246,48 +267,6 @@ def _waste(geometry: KVGeometry) -> tuple[str, ...]:
     return (f"cache: {share:.0%} of every page is unused by one group of layers; another --block-size may fit better",)
 
 
-def _model_load(model: ModelSpec, discovery: Discovery, *, required: bool) -> tuple[str, Decision]:
-    """ "module:Class" of the model: core's registry or a plugin, never both."""
-    from inferplane.models.registry import MODELS
-
-    plugin = next((found for found in discovery.models if found.spec.model_type == model.model_type), None)
-    own = MODELS.get(model.model_type)
-    subject = f"model {model.model_type}"
-    if own is not None and plugin is not None:
-        raise InferplaneError(
-            f"model type {model.model_type!r} is core's and of {plugin.distribution} {plugin.version} too",
-            code="model.duplicate",
-            remedy=f"--disable-plugins {plugin.distribution}",
-        )
-    if plugin is not None:
-        owner = f"{plugin.distribution} {plugin.version}"
-        return plugin.spec.load, Decision(subject=subject, chosen=plugin.spec.load, source=f"plugin {owner}")
-    if own is None and required:
-        known = ", ".join(sorted(MODELS))
-        raise InferplaneError(
-            f"model type {model.model_type!r} is not supported; known are {known}",
-            code="model.unknown",
-            remedy="install a package that brings it (entry-point group inferplane.models)",
-        )
-    return own or "", Decision(subject=subject, chosen=own or "the runner's own", source="checkpoint")
-
-
-def _checkpoint_format(format_id: str, discovery: Discovery) -> tuple[Component, Decision]:
-    for found in discovery.formats:
-        if found.spec.id == format_id:
-            weights = Component(
-                id=format_id, load=found.spec.load, distribution=found.distribution, version=found.version
-            )
-            reason = f"{found.distribution} {found.version}"
-            return weights, Decision(subject="checkpoint format", chosen=format_id, source="checkpoint", reason=reason)
-    have = ", ".join(found.spec.id for found in discovery.formats)
-    raise InferplaneError(
-        f"checkpoint format {format_id!r} is not installed; installed: {have or 'none'}",
-        code="format.unknown",
-        remedy="`inferplane plugins` lists what is installed",
-    )
-
-
 def _plugins(settings: Settings, discovery: Discovery) -> Decision:
     """Which distributions could be chosen from, and which are installed and could not."""
     owners = sorted({f"{entry.distribution} {entry.version}" for entry in discovery.entries})
@@ -316,7 +295,8 @@ def _refusals(discovery: Discovery) -> list[str]:
         key = (item.distribution, item.version, item.state.value, str(item.reason))
         lines.setdefault(key, []).append(item.name)
     return [
-        f"{', '.join(names)} of {distribution} {version}: {state}: {reason}"
+        f"{', '.join(names)} of {distribution} {version}: {state}: {reason}; remedy: pip install --upgrade "
+        f"--force-reinstall --no-deps {distribution}, or uninstall it"
         for (distribution, version, state, reason), names in lines.items()
     ]
 
@@ -325,11 +305,3 @@ def _spec_of(platform: PlatformChoice) -> PlatformSpec:
     spec = platform.found.spec
     assert spec is not None, "a platform that is PRESENT has a descriptor"
     return spec
-
-
-def _unique(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
-    """The first record of each subject."""
-    kept: dict[str, Decision] = {}
-    for decision in decisions:
-        kept.setdefault(decision.subject, decision)
-    return tuple(kept.values())

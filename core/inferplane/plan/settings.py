@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, NoReturn
 
 from pydantic import BaseModel, ValidationError
 
 from inferplane.config import Config
 from inferplane.errors import InferplaneError, InvalidValue
 from inferplane.plan.types import Decision
-from inferplane_api.spec import ConfigPatch
+from inferplane_api.spec import PATCHABLE, ConfigPatch
 
 
 class SourcedPatch(NamedTuple):
@@ -48,12 +49,41 @@ class Settings:
         """Where the value was said: "flag --NAME", "file FILE", "keyword NAME", "plugin NAME VERSION" or "default"."""
         if path in self._patched:
             return f"plugin {self._patched[path].owner}"
-        return self._config.origin(path.partition(".")[2]) if self.said(path) else "default"
+        return self._config.origin(_field(path)) if self.said(path) else "default"
 
     def said(self, path: str) -> bool:
         """True when the user gave a value."""
         section, field = self._split(path)
         return field in section.model_fields_set and getattr(section, field) is not None
+
+    def insisted(self, path: str) -> bool:
+        """True when the user said it or a plugin requires it: what cannot hold is an error then, and never adjusted."""
+        patched = self._patched.get(path)
+        return self.said(path) if patched is None else patched.patch.strength == "require"
+
+    def reason(self, path: str) -> str:
+        """Why a patch holds, "require: its pages"; "" where none does."""
+        if path not in self._patched:
+            return ""
+        patch = self._patched[path].patch
+        return f"{patch.strength}: {patch.reason}"
+
+    @contextmanager
+    def attributed(self) -> Iterator[None]:
+        """Inside, an InvalidValue for a value that a patch brought becomes an error that names the plugin."""
+        try:
+            yield
+        except InvalidValue as error:
+            sourced = next((each for path, each in self._patched.items() if _field(path) == error.field), None)
+            if sourced is None:
+                raise
+            patch, flag = sourced.patch, "--" + error.field.replace("_", "-")
+            insist = f"a value of your own with {flag}, or " if patch.strength == "default" else ""
+            raise InferplaneError(
+                f"{sourced.owner} patches {patch.path} with {patch.value!r} ({patch.reason}): {error.problem}",
+                code="config.patch",
+                remedy=f"{insist}another platform than that of {sourced.owner}",
+            ) from error
 
     def decisions(self) -> list[Decision]:
         """A record for every patch that holds."""
@@ -62,7 +92,7 @@ class Settings:
                 subject=f"config {path}",
                 chosen=str(sourced.patch.value),
                 source=f"plugin {sourced.owner}",
-                reason=f"{sourced.patch.strength}: {sourced.patch.reason}",
+                reason=self.reason(path),
             )
             for path, sourced in self._patched.items()
         ]
@@ -107,18 +137,9 @@ class Settings:
     def _validated(self, sourced: SourcedPatch) -> Any:
         """The patch's value as the configuration's own field would hold it."""
         patch = sourced.patch
-        section_name, _, field = patch.path.partition(".")
-        section = getattr(self._config, section_name) if section_name in type(self._config).model_fields else None
-        if not isinstance(section, BaseModel) or field not in type(section).model_fields:
-            known = _paths(self._config)
-            near = difflib.get_close_matches(patch.path, known, n=1)
-            raise InferplaneError(
-                f"{sourced.owner} patches {patch.path!r}, which is not a setting",
-                code="config.patch",
-                remedy=f"its author meant {near[0]!r}?"
-                if near
-                else f"pip install --upgrade {sourced.owner.split()[0]}",
-            )
+        if patch.path not in PATCHABLE:
+            _refuse_path(sourced)
+        section, field = self._split(patch.path)
         try:
             return getattr(type(section)(**{field: patch.value}), field)
         except ValidationError as error:
@@ -129,6 +150,15 @@ class Settings:
             ) from error
 
 
-def _paths(config: Config) -> list[str]:
-    sections = type(config).model_fields
-    return [f"{name}.{field}" for name in sections for field in type(getattr(config, name)).model_fields]
+def _refuse_path(sourced: SourcedPatch) -> NoReturn:
+    near = difflib.get_close_matches(sourced.patch.path, PATCHABLE, n=1)
+    meant = f"did its author mean {near[0]!r}? " if near else ""
+    raise InferplaneError(
+        f"{sourced.owner} patches {sourced.patch.path!r}, which no plugin may; it may patch {', '.join(PATCHABLE)}",
+        code="config.patch",
+        remedy=f"{meant}pip install --upgrade {sourced.owner.split()[0]}",
+    )
+
+
+def _field(path: str) -> str:
+    return path.partition(".")[2]

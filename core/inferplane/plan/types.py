@@ -76,8 +76,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     dummy_weights: bool = False
     card: CheckpointCard
     model: ModelSpec
-    model_load: str
-    """"module:Class" of the model."""
+    architecture: Component | None
+    """The model's class, the core's or a plugin's; None where a platform's own runner brings it."""
 
     dtype: str
     kv_dtype: str
@@ -102,7 +102,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = "fcfs"
     prefix_caching: bool = True
     long_prefill_token_threshold: int = 0
-    max_num_partial_prefills: int = 1
+    max_num_partial_prefills: int = 4
     seed: int = 0
     plugins_mode: str = "auto"
     """"auto", "listed" or "locked"; when locked, a plugin that changes the core is an error."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -106,7 +105,8 @@ class TorchRunner:
                 construct(self._load_component, component, self._attention_context(group))
                 for group, component in zip(plan.geometry.groups, plan.attention, strict=True)
             ]
-            model = _import(plan.model_load)(self._model_context())
+            assert plan.architecture is not None, "only a runner of the platform's own goes without"
+            model = construct(self._load_component, plan.architecture, self._model_context())
             if plan.dummy_weights:
                 self._checkpoint = DummyCheckpoint(model, self._dtype, plan.seed)
             else:
@@ -260,11 +260,6 @@ class TorchRunner:
             self._checkpoint.close()
             self._checkpoint = None
         self._platform.close()
-
-
-def _import(path: str) -> Any:
-    module, _, attribute = path.partition(":")
-    return getattr(import_module(module), attribute)
 
 
 def _read_prompts(blocks: list[PromptBlock]) -> dict[int, list[TokenLogprobs]] | None:

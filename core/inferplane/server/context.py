@@ -82,7 +82,7 @@ class ServerContext:
         )
         self.metrics.info(
             "reference_ops",
-            "Ops that run on the torch reference although the platform is a plugin's; 1.",
+            "Ops and linear kernels that run on the torch reference although the platform is a plugin's; 1.",
             [{"op": op} for op in reference_ops(plan)],
         )
         cache = {

@@ -265,7 +265,7 @@ def make_plan(
         checkpoint_format=part,
         card=CheckpointCard(config={}),
         model=model,
-        model_load="",
+        architecture=None,
         dtype="float32",
         kv_dtype="float32",
         geometry=geometry,

@@ -53,7 +53,7 @@ def plan(*, runner_seam: bool = False) -> Plan:
             dtype="bfloat16",
             layers=(),
         ),
-        model_load="m:M",
+        architecture=None if runner_seam else part("m"),
         dtype="bfloat16",
         kv_dtype="float32",
         geometry=KVGeometry(page_bytes=1, groups=(group(0, "sliding", 15, 16), group(1, "full", 3, 80)), block_size=16),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from inferplane.config import Config
 from inferplane.errors import InferplaneError, InvalidValue
 from inferplane.plan.settings import Settings, SourcedPatch
-from inferplane_api.spec import ConfigPatch
+from inferplane_api.spec import PATCHABLE, ConfigPatch
 
 BLOCK, CACHING = "cache.block_size", "cache.enable_prefix_caching"
 
@@ -84,9 +86,14 @@ def test_a_requirement_beats_a_default_in_any_order(order: tuple[int, int]) -> N
 @pytest.mark.parametrize(
     ("path", "value", "text"),
     [
-        ("cache.blok_size", 1, "not a setting"),
-        ("nothing", 1, "not a setting"),
-        ("model_fields.x", 1, "not a setting"),
+        ("cache.blok_size", 1, "'cache.blok_size', which no plugin may"),
+        ("nothing", 1, "'nothing', which no plugin may"),
+        ("model_fields.x", 1, "which no plugin may"),
+        ("server.port", 80, "which no plugin may"),
+        ("server.api_key", ("k",), "which no plugin may"),
+        ("model.load_format", "dummy", "which no plugin may"),
+        ("platform.platform", "acme", "which no plugin may"),
+        ("platform.plugins_mode", "auto", "which no plugin may"),
         (BLOCK, "large", "integer"),
         (BLOCK, 0, "greater than or equal to 1"),
     ],
@@ -96,3 +103,42 @@ def test_a_senseless_patch_names_its_owner(path: str, value: Any, text: str) -> 
         settings({}, patch(path, value))
     assert text in caught.value.message
     assert (caught.value.code, bool(caught.value.remedy)) == ("config.patch", True)
+
+
+def test_a_refused_path_comes_with_those_that_can_be_patched() -> None:
+    with pytest.raises(InferplaneError) as caught:
+        settings({}, patch("cache.blok_size", 16))
+    assert all(path in caught.value.message for path in PATCHABLE)
+    assert "did its author mean 'cache.block_size'?" in caught.value.remedy
+
+
+def test_every_patchable_path_is_a_setting() -> None:
+    held = settings({})
+    assert len(set(PATCHABLE)) == len(PATCHABLE)
+    for path in PATCHABLE:
+        held.value(path)
+
+
+@pytest.mark.parametrize(("strength", "own"), [("default", True), ("require", False)])
+def test_a_value_that_turns_out_wrong_is_the_plugins_and_not_the_users(strength: str, own: bool) -> None:
+    held = settings({}, patch("scheduler.max_num_seqs", 99, strength))
+    with pytest.raises(InferplaneError) as caught, held.attributed():
+        raise InvalidValue("max_num_seqs", 99, "the device takes at most 8")
+    assert caught.value.code == "config.patch"
+    assert "acme-npu 1.2 patches scheduler.max_num_seqs with 99" in caught.value.message
+    assert "the device takes at most 8" in caught.value.message
+    assert ("--max-num-seqs" in caught.value.remedy) is own
+    with pytest.raises(InvalidValue, match="dtype"), held.attributed():
+        raise InvalidValue("dtype", "x", "said by the user")
+
+
+def test_the_contract_page_lists_the_patchable_settings() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "contract.md").read_text()
+    section = page.partition("### `PATCHABLE`")[2].partition("###")[0]
+    listed = {
+        f"{name}.{field.strip()}"
+        for name, fields in re.findall(r"of `(\w+)` ([\w,\s]+)", section, re.IGNORECASE)
+        for field in fields.split(",")
+        if field.strip()
+    }
+    assert listed == set(PATCHABLE)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import inferplane.errors
@@ -18,6 +19,7 @@ import inferplane.plan.geometry
 import inferplane_api.ops
 from inferplane.config import PlatformConfig
 from inferplane.errors import InferplaneError
+from inferplane.plan.hooks import tell_selection
 from inferplane.plan.load import Loader
 from inferplane.plan.types import Component
 from inferplane.plugins.discovery import discover
@@ -60,7 +62,7 @@ def patch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 def loader(*components: Component, mode: str = "auto") -> Loader:
     plan: Any = type("Plan", (), {})()
     plan.plugins_mode, plan.platform, plan.checkpoint_format = mode, components[0], components[0]
-    plan.attention, plan.ops, plan.linear, plan.hooks = components, (), (), ()
+    plan.architecture, plan.attention, plan.ops, plan.linear, plan.hooks = None, components, (), (), ()
     return Loader(plan)
 
 
@@ -177,3 +179,59 @@ def test_a_descriptor_that_changes_its_child(where: str, patch: Callable[..., Co
     assert (problem.level, problem.code) == ("warning", "plugin.tampering")
     assert "plugin acme-loud 1.0" in problem.message
     assert "inferplane_api.spec.PageSizes.allows" in problem.message
+
+
+HOOKS = """
+import inferplane_api.spec as spec
+from inferplane_api.hooks import hookimpl
+class Plugin:
+    @hookimpl
+    def inferplane_selection(self, record):
+        spec.PageSizes.allows = lambda self, n: True
+PLUGIN = Plugin()
+"""
+
+
+class Told(msgspec.Struct):
+    """What `tell_selection` reads of a Plan besides the record."""
+
+    hooks: tuple[Component, ...] = ()
+    warnings: tuple[str, ...] = ("earlier",)
+
+
+@pytest.mark.parametrize("mode", ["auto", "locked"])
+def test_a_change_while_the_selection_is_told_is_seen(
+    mode: str, patch: Callable[..., Component], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hook is the last code of a plugin that runs before the start: nobody looks again afterwards."""
+    patch("acme_loud", HOOKS)
+    info = tmp_path / "acme_loud-1.0.dist-info"
+    (info / "entry_points.txt").write_text("[inferplane.plugins]\nacme = acme_loud:PLUGIN\n")
+    monkeypatch.setattr("inferplane.plan.hooks.selection_record", lambda plan: {})
+    host = HostInfo(os="linux", machine="x86_64", torch_version="2.13.0")
+    plan: Any = Told()
+    with discover(host, PlatformConfig(plugins=("acme-loud",)), environ={}) as discovery:
+        assert discovery.problems == []
+        discovery.mode = mode
+        if mode == "locked":
+            with pytest.raises(InferplaneError, match=r"acme-loud 1\.0 changes the core.*PageSizes\.allows") as caught:
+                tell_selection(plan, discovery)
+            assert caught.value.code == "plugin.tampering"
+            return
+        told = tell_selection(plan, discovery)
+    earlier, warning = told.warnings
+    assert earlier == "earlier"
+    assert "plugin acme-loud 1.0 changes the core" in warning
+    assert "inferplane_api.spec.PageSizes.allows" in warning
+    assert "remedy: --disable-plugins acme-loud" in warning
+
+
+def test_a_model_that_changes_the_core_is_named(patch: Callable[..., Component], warnings: Any) -> None:
+    quiet, model = patch("acme_quiet", "VALUE = 2"), patch("acme_loud", SOURCES["a function"][0])
+    plan: Any = type("Plan", (), {})()
+    plan.plugins_mode, plan.platform, plan.checkpoint_format, plan.architecture = "auto", quiet, quiet, model
+    plan.attention, plan.ops, plan.linear, plan.hooks = (), (), (), ()
+    load = Loader(plan)
+    load(quiet)
+    load(plan.architecture)
+    assert warnings() == [f"plugin acme_loud 1.0 changes the core, which no plugin may: it rebinds {NAME}"]

@@ -86,7 +86,7 @@ def make_plan(
         "checkpoint_format": component("hf.safetensors", "inferplane.checkpoint.safetensors_format:SafetensorsFormat"),
         "card": CheckpointCard(config=config),
         "model": model,
-        "model_load": MODELS[model.model_type],
+        "architecture": component(model.model_type, MODELS[model.model_type]),
         "dtype": dtype,
         "kv_dtype": dtype,
         "geometry": kv_geometry(model, dtype, block_size, [PageSizes()] * len(groups)),

@@ -246,7 +246,7 @@ def make_plan(card: CheckpointCard) -> Plan:
             layers=(LayerSpec(num_heads=1, num_kv_heads=1, head_size=32),),
             eos_token_ids=(EOS,),
         ),
-        model_load="x:Y",
+        architecture=None,
         dtype="float32",
         kv_dtype="float32",
         geometry=KVGeometry(page_bytes=64, groups=(), block_size=16),

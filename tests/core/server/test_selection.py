@@ -63,7 +63,8 @@ async def test_ops_on_the_reference_are_counted_only_where_a_plugin_could_do_bet
     on_reference = {
         decision["subject"].removeprefix("op ")
         for decision in info["selection"]["decisions"]
-        if decision["subject"].startswith("op ") and decision["chosen"] == "reference.ops"
+        if decision["subject"].startswith(("op ", "linear dense"))
+        and decision["chosen"] in ("reference.ops", "reference.linear")
     }
     assert {sample.labels["op"] for sample in metrics.get("inferplane:reference_ops", [])} == on_reference
     assert on_reference, "the CPU platform brings some ops only"
