@@ -163,7 +163,10 @@ class ServerConfig(_Section):
     ssl_certfile: str | None = Field(None, description="Certificate (PEM) with its chain; turns TLS on.")
     ssl_ca_certs: str | None = Field(None, description="Authorities (PEM) that sign certificates of clients.")
     ssl_cert_reqs: int = Field(
-        0, ge=0, le=2, description="Certificates of clients: 0 are not asked for, 1 are checked if sent, 2 are required."
+        0,
+        ge=0,
+        le=2,
+        description="Certificates of clients are 0: not asked for, 1: checked if sent, 2: required.",
     )
     enable_ssl_refresh: bool = Field(False, description="Load the certificate again when its files change.")
     allowed_origins: Items = Field(

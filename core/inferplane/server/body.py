@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 MAX_BODY_BYTES = 64 * 2**20
+"""Unless the user says otherwise."""
 MAX_WARNED_FIELDS = 1000
 """Unknown names that are remembered, so that each is warned about once and a hostile client fills no memory."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-async def read_body(request: Request, model: type[Model], warned: set[str]) -> Model:
-    """The validated body. Raises ApiError 400 naming the field, or 413.
+async def read_body(request: Request, model: type[Model], warned: set[str], max_bytes: int = MAX_BODY_BYTES) -> Model:
+    """The validated body. Raises ApiError 400 naming the field, 413 or 415.
 
     Unknown fields are ignored; each name is logged once, remembered in `warned`.
     """
-    return parse_body(await read_raw(request), model, request.url.path, warned)
+    return parse_body(await read_raw(request, max_bytes), model, request.scope["path"], warned)
 
 
 def parse_body(raw: bytes, model: type[Model], path: str, warned: set[str]) -> Model:
@@ -41,22 +42,28 @@ def parse_body(raw: bytes, model: type[Model], path: str, warned: set[str]) -> M
     return body
 
 
-async def read_raw(request: Request) -> bytes:
-    """The body's bytes. Raises ApiError 400 for another type than JSON, 413 for more than MAX_BODY_BYTES."""
+async def read_raw(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """The body's bytes. Raises ApiError 415 for what is no plain JSON, 413 for more than max_bytes."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         # A web page may send other types to a server on loopback without asking first; JSON needs a preflight.
-        raise ApiError(400, "Content-Type must be application/json", code="invalid_content_type")
-    too_large = ApiError(413, f"the body exceeds {MAX_BODY_BYTES} bytes", code="request_too_large")
+        raise ApiError(415, "Content-Type must be application/json", code="invalid_content_type")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        # A few compressed bytes can become gigabytes.
+        raise ApiError(415, "a body with a Content-Encoding is not taken", code="invalid_content_encoding")
+    # Closed afterwards: what else the client sends shall not be read.
+    closing = {"Connection": "close"}
+    too_large = ApiError(413, f"the body exceeds {max_bytes} bytes", code="request_too_large", headers=closing)
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+    if declared.isdecimal() and (len(declared) > 15 or int(declared) > max_bytes):
         raise too_large
     parts: list[bytes] = []
     size = 0
     try:
         async for part in request.stream():
             size += len(part)
-            if size > MAX_BODY_BYTES:
+            if size > max_bytes:
                 raise too_large
             parts.append(part)
     except ClientDisconnect:
@@ -64,13 +71,13 @@ async def read_raw(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def has_field(raw: bytes, name: str) -> bool:
-    """True for an object with the field; False for what is no JSON object, which `parse_body` refuses."""
+def fields_of(raw: bytes) -> frozenset[str]:
+    """An object's field names; none for what is no JSON object, which `parse_body` refuses."""
     try:
-        value = msgspec.json.decode(raw)
+        value = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return False
-    return isinstance(value, dict) and name in value
+        return frozenset()
+    return frozenset(value)
 
 
 def _first_problem(error: ValidationError) -> ApiError:

@@ -39,7 +39,7 @@ async def create_chat_completion(context: ServerContext, request: Request, body:
     check_body(body, 1)
     try:
         how = sampling(context, chat_values(body, context.prepared.plan.model.vocab_size), "chat")
-        generation = Generation(context, [await _prompt(context, body)], how, body)
+        generation = Generation(context, [await chat_prompt(context, body)], how, body)
     except InferplaneError as error:
         raise to_api_error(error, chat_field_names(body)) from error
     answer = _Answer(context, body, generation, model)
@@ -51,7 +51,8 @@ async def create_chat_completion(context: ServerContext, request: Request, body:
     return Response(msgspec.json.encode(answer.whole(finished)), media_type="application/json")
 
 
-async def _prompt(context: ServerContext, body: ChatBody) -> PromptInput:
+async def chat_prompt(context: ServerContext, body: ChatBody) -> PromptInput:
+    """The conversation as the model reads it. Raises ApiError or InvalidValue."""
     text = await asyncio.to_thread(render_conversation, context, body)
     return await encode_prompt(
         context,

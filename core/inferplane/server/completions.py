@@ -41,11 +41,9 @@ async def create_completion(context: ServerContext, request: Request, body: Comp
     model = check_model(body.model, context.prepared.served_names)
     context.require_ready()
     check_body(body, len(body.prompt or ()))
-    if body.prompt is None:
-        raise bad_value("prompt", "field required", code="missing_value")
     try:
         how = sampling(context, completion_values(body, context.prepared.plan.model.vocab_size), "completions")
-        prompts = [await _prompt(context, prompt, body) for prompt in body.prompt]
+        prompts = await completion_prompts(context, body)
         generation = Generation(context, prompts, how, body)
     except InferplaneError as error:
         raise to_api_error(error) from error
@@ -56,6 +54,13 @@ async def create_completion(context: ServerContext, request: Request, body: Comp
     if finished is None:
         return Response(status_code=CLIENT_CLOSED)
     return Response(msgspec.json.encode(answer.whole(finished)), media_type="application/json")
+
+
+async def completion_prompts(context: ServerContext, body: CompletionBody) -> list[PromptInput]:
+    """The prompts as the model reads them. Raises ApiError."""
+    if body.prompt is None:
+        raise bad_value("prompt", "field required", code="missing_value")
+    return [await _prompt(context, prompt, body) for prompt in body.prompt]
 
 
 async def _prompt(context: ServerContext, prompt: str | list[int], body: CompletionBody) -> PromptInput:

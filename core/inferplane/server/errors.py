@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from inferplane.errors import ContextTooLong, EngineDead, InferplaneError, InvalidValue, QueueFull
 from inferplane.log import get_logger
+from inferplane.server import identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,8 +75,13 @@ def from_engine(cause: InferplaneError | None, default: str = "the engine is gon
     return ApiError(503, message, code=code, kind="server_error")
 
 
-def to_api_error(error: Exception, names: Mapping[str, str] | None = None) -> ApiError:
-    """The answer to an exception of the core; `names` maps its field names to those of the request body."""
+def to_api_error(
+    error: Exception, names: Mapping[str, str] | None = None, *, request_id: str | None = None
+) -> ApiError:
+    """The answer to an exception of the core; `names` maps its field names to those of the request body.
+
+    What nobody expected goes to the log, and its answer says only under which id.
+    """
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidValue):
@@ -94,20 +100,23 @@ def to_api_error(error: Exception, names: Mapping[str, str] | None = None) -> Ap
         return from_engine(error)
     if isinstance(error, InferplaneError):
         return ApiError(500, str(error), code=error.code or "internal_error", kind="server_error")
-    log.error("unexpected error in a request", exc_info=error)
-    return ApiError(500, "internal error; the server's log has the cause", code="internal_error", kind="server_error")
+    shown = "without an id" if request_id is None else request_id
+    log.error("unexpected error in request %s", ascii(shown), exc_info=error)
+    message = f"internal error; the server's log has the cause, request {shown}"
+    return ApiError(500, message, code="internal_error", kind="server_error")
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
     """Answer an exception that a route raised."""
-    return to_api_error(error).response()
+    return to_api_error(error, request_id=identity.request_id(request.scope)).response()
 
 
 async def handle_http_exception(request: Request, error: Exception) -> Response:
     """Answer what the router raises: unknown route, wrong method."""
     status = int(getattr(error, "status_code", 500))
     headers = getattr(error, "headers", None)
-    path = request.url.path
+    # Not `request.url`, which is made of what the client calls this host and may be no URL.
+    path = request.scope["path"]
     if status == 404:
         found = ApiError(404, f"unknown route {request.method} {path}", code="unknown_url", headers=headers)
     elif status == 405:

@@ -1,4 +1,4 @@
-"""Is it well, how busy is it, what was decided: /health, /ping, /version, /load, /server_info."""
+"""Is it well, how busy is it, what was decided: /health, /ping, /version, /load, /server_info, /startup."""
 
 from __future__ import annotations
 
@@ -13,20 +13,59 @@ if TYPE_CHECKING:
     from inferplane.server.context import ServerContext
 
 
-def health(context: ServerContext) -> dict[str, Any]:
+class Health(msgspec.Struct, frozen=True):
+    """Well."""
+
+    status: str = "ok"
+
+
+class Version(msgspec.Struct, frozen=True):
+    """Of the core."""
+
+    version: str
+
+
+class Load(msgspec.Struct, frozen=True):
+    """API requests under way."""
+
+    server_load: int
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """A part of the start."""
+
+    phase: str
+    seconds: float
+
+
+class Startup(msgspec.Struct, frozen=True):
+    """How long starting took: the front end's phases, and the engine's, which ran beside them."""
+
+    state: str
+    front_end: list[Phase]
+    engine: list[Phase]
+
+
+def health(context: ServerContext) -> Health:
     """Raises ApiError 503 with the cause while the engine starts, hangs or is dead."""
     context.require_ready()
-    return {"status": "ok"}
+    return Health()
 
 
-def version() -> dict[str, Any]:
+def version() -> Version:
     """Of the core."""
-    return {"version": __version__}
+    return Version(__version__)
 
 
-def load(context: ServerContext) -> dict[str, Any]:
+def load(context: ServerContext) -> Load:
     """API requests under way."""
-    return {"server_load": context.num_running}
+    return Load(context.num_running)
+
+
+def startup(context: ServerContext) -> Startup:
+    """The start-up timeline."""
+    client = context.client
+    return Startup(client.state, _timeline(context.prepared.timeline), _timeline(client.engine_timeline))
 
 
 def server_info(context: ServerContext) -> dict[str, Any]:
@@ -50,5 +89,5 @@ def server_info(context: ServerContext) -> dict[str, Any]:
     }
 
 
-def _timeline(phases: list[tuple[str, float]]) -> list[dict[str, Any]]:
-    return [{"phase": phase, "seconds": seconds} for phase, seconds in phases]
+def _timeline(phases: list[tuple[str, float]]) -> list[Phase]:
+    return [Phase(phase, seconds) for phase, seconds in phases]

@@ -1,81 +1,108 @@
-"""What every request passes: the key, and the clock. Plain ASGI, so that streams are neither buffered nor wrapped."""
+"""What every request passes: its id, the clock, the access log, the last word on failures. Plain ASGI: streams are
+neither buffered nor wrapped in tasks, and a chunk costs one function call."""
 
 from __future__ import annotations
 
-import hmac
+import importlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from inferplane.server.errors import ApiError
+from inferplane.errors import InvalidValue
+from inferplane.log import get_logger
+from inferplane.server.authentication import route_path
+from inferplane.server.errors import CLIENT_CLOSED, to_api_error
+from inferplane.server.identity import HEADER, identify, request_id
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from inferplane.config import ServerConfig
     from inferplane.metrics import Metrics
 
-OPEN_PATHS = frozenset({"/health", "/ping"})
-"""Health probes carry no key."""
+log = get_logger("access")
+_MAX_PATH = 256
 
 
-class Authentication:
-    """Every route but the health probes needs one of the keys, as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
+class Edge:
+    """Names, counts, times and logs requests, and answers what no route has caught."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
-        self._app = app
-        self._keys = [key.encode() for key in keys]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._allowed(scope):
-            await self._app(scope, receive, send)
-            return
-        refusal = ApiError(
-            401,
-            "a valid API key is needed: Authorization: Bearer KEY",
-            code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer"},
-        )
-        await refusal.response()(scope, receive, send)
-
-    def _allowed(self, scope: Scope) -> bool:
-        given: list[bytes] = []
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                scheme, _, key = value.partition(b" ")
-                if scheme.lower() == b"bearer":
-                    given.append(key.strip())
-            elif name == b"x-api-key":
-                given.append(value.strip())
-        # No early exit: the time says nothing about which key or how much of it was right.
-        return any([hmac.compare_digest(one, key) for one in given for key in self._keys])
-
-
-class HttpMetrics:
-    """Counts and times requests by route."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, server: ServerConfig) -> None:
         self._app = app
         self._metrics = metrics
+        self._echo = server.enable_request_id_headers
+        self._logs = not server.disable_uvicorn_access_log
+        self._unlogged = frozenset(server.disable_access_log_for_endpoints)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        status = 499
+        identify(scope)
+        status = 0
         started = time.monotonic()
 
-        async def watched(message: Message) -> None:
+        def watched(message: Message) -> Awaitable[None]:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+                if self._echo:
+                    message = {**message, "headers": [*message["headers"], (HEADER, _header_value(scope))]}
+            return send(message)
 
         try:
             await self._app(scope, receive, watched)
+        except Exception as error:
+            if status:
+                raise
+            await to_api_error(error, request_id=request_id(scope)).response()(scope, receive, watched)
         finally:
-            route = scope.get("route")
-            handler = getattr(route, "path", "none")
-            self._metrics.http(handler, scope["method"], status, time.monotonic() - started)
+            self._done(scope, status or CLIENT_CLOSED, time.monotonic() - started)
+
+    def _done(self, scope: Scope, status: int, seconds: float) -> None:
+        handler = getattr(scope.get("route"), "path", "none")
+        self._metrics.http(handler, scope["method"], status, seconds)
+        if self._logs and route_path(scope) not in self._unlogged:
+            log.info(
+                '%s "%s %s" %d %.3fs %s',
+                _client(scope),
+                scope["method"],
+                _path(scope),
+                status,
+                seconds,
+                request_id(scope),
+            )
+
+
+def _header_value(scope: Scope) -> bytes:
+    # The body's id may hold what a header cannot.
+    return request_id(scope).encode("ascii", "backslashreplace")
+
+
+def _client(scope: Scope) -> str:
+    client = scope.get("client")
+    return f"{client[0]}:{client[1]}" if client else "-"
+
+
+def _path(scope: Scope) -> str:
+    """As sent, before %-codes are undone: one line, whatever a client writes into it."""
+    raw = scope.get("raw_path") or scope["path"].encode("utf-8", "replace")
+    text = raw.decode("ascii", "backslashreplace")
+    if not text.isprintable():
+        text = ascii(text)
+    return text if len(text) <= _MAX_PATH else text[:_MAX_PATH] + "…"
+
+
+def load_middleware(path: str) -> Any:
+    """The ASGI middleware class `package.module.Name`. Raises InvalidValue."""
+    module, _, name = path.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidValue("middleware", path, f"cannot be imported: {error}") from error
+    if not isinstance(found, type):
+        remedy = "name a class that is made with the application and called with scope, receive and send"
+        raise InvalidValue("middleware", path, "is no class", remedy=remedy)
+    return found

@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from inferplane.server.errors import to_api_error
+from inferplane.server.identity import request_id
 from inferplane.server.responses import Usage
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class EventStream(Response):
                         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                     await send({"type": "http.response.body", "body": data, "more_body": True})
         except Exception as error:
-            answer = to_api_error(error, self._error_names)
+            answer = to_api_error(error, self._error_names, request_id=request_id(scope))
             if not started:
                 await answer.response()(scope, receive, send)
                 return

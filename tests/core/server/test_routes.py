@@ -145,8 +145,8 @@ async def test_unknown_routes_and_methods(server: Any) -> None:
     assert "POST" in wrong.headers["allow"]
 
 
-async def test_a_body_that_is_too_large(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inferplane.server.body.MAX_BODY_BYTES", 100)
+async def test_a_body_that_is_too_large(make: Callable[..., Any]) -> None:
+    server = make(max_body_size=100)
     declared = await server.complete(prompt="a" * 100)
     assert (declared.status_code, declared.json()["error"]["code"]) == (413, "request_too_large")
 
@@ -224,7 +224,8 @@ async def test_metrics_have_the_names_that_dashboards_query(server: Any) -> None
 async def test_the_description_of_the_api_is_generated(server: Any) -> None:
     description = (await server.http.get("/openapi.json")).json()
     body = description["paths"]["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert "prompt" in body["properties"]
+    assert body == {"$ref": "#/components/schemas/CompletionBody"}
+    assert "prompt" in description["components"]["schemas"]["CompletionBody"]["properties"]
 
 
 def test_the_front_end_imports_neither_torch_nor_transformers() -> None:

@@ -174,7 +174,7 @@ async def test_a_body_that_is_no_object(shared: Any, raw: bytes) -> None:
 
 async def test_other_types_than_json_are_refused(shared: Any) -> None:
     answer = await shared.http.post("/v1/completions", content=b'{"prompt": "Hi"}')
-    assert answer.status_code == 400
+    assert answer.status_code == 415
     assert "Content-Type" in answer.json()["error"]["message"]
 
 
