@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +14,7 @@ import msgspec
 from inferplane.checkpoint.card_child import CardReply, CardRequest
 from inferplane.errors import InferplaneError
 from inferplane.log import get_logger
+from inferplane.plugins.child_process import describe_exit, run_child
 from inferplane.sources.cache import hash_file, locked, make_folder, write_atomically
 from inferplane_api.checkpoint import CheckpointCard
 
@@ -71,18 +69,11 @@ def make_card(path: Path, derived: Path, found: FoundFormat, timeout: float = TI
     """
     request = CardRequest(load=found.spec.load, path=str(path), cache=str(derived), seconds=timeout)
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "inferplane.checkpoint.card_child"],
-            input=msgspec.msgpack.encode(request),
-            capture_output=True,
-            env=_environment(),
-            timeout=timeout,
-            check=False,
-        )
+        done = run_child("inferplane.checkpoint.card_child", msgspec.msgpack.encode(request), timeout)
     except subprocess.TimeoutExpired:
         raise _failed(path, found, f"it gave no answer within {timeout:.0f} s and was killed") from None
-    if done.returncode != 0:
-        raise _failed(path, found, f"its process ended with status {done.returncode}{_last_line(done.stderr)}")
+    if done.status != 0:
+        raise _failed(path, found, f"its process ended: {describe_exit(done.status, done.last_line)}")
     try:
         reply = msgspec.msgpack.decode(done.stdout, type=CardReply)
     except msgspec.MsgspecError as error:
@@ -145,19 +136,6 @@ def _write(folder: Path, card: CheckpointCard) -> None:
 
 def _check(card: CheckpointCard, tokenizer_sha256: str | None) -> str:
     return hashlib.sha256(msgspec.json.encode([card, tokenizer_sha256], order="deterministic")).hexdigest()
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment and import path, so that the child sees the same distributions."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-
-
-def _last_line(stderr: bytes) -> str:
-    lines = stderr.decode(errors="replace").strip().splitlines()
-    with contextlib.suppress(IndexError):
-        return f", its last line on stderr: {lines[-1].strip()}"
-    return ""
 
 
 def _failed(path: Path, found: FoundFormat, problem: str) -> InferplaneError:

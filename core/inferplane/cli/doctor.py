@@ -18,7 +18,8 @@ from inferplane.host.hardware import load_hardware_table
 from inferplane.plan.diagnose import diagnose, exit_status
 from inferplane.plan.render import Table, print_tables
 from inferplane.plugins.discovery import Discovery, discover
-from inferplane.plugins.inventory import API
+from inferplane.plugins.inspection import DESCRIPTORS
+from inferplane.plugins.inventory import API, KINDS, PluginEntry
 from inferplane.plugins.records import FoundPlatform
 from inferplane_api import API_VERSION
 from inferplane_api.hooks import Finding
@@ -116,9 +117,15 @@ def _plugin_table(discovery: Discovery) -> Table:
         if entry.kind == "platforms":
             continue
         item = refused.get((entry.group, entry.name))
-        state = "usable" if item is None else f"{item.state.value}: {item.reason}"
+        state = f"{item.state.value}: {item.reason}" if item is not None else _unrefused_state(entry)
         rows.append((entry.kind, entry.name, f"{entry.distribution} {entry.version}", state))
     return Table("Other plugins", ("kind", "name", "distribution", "state"), rows)
+
+
+def _unrefused_state(entry: PluginEntry) -> str:
+    if entry.kind not in KINDS:
+        return "of an unknown kind, not read"
+    return "usable" if entry.group in DESCRIPTORS else "not read: this version uses no plugin of this kind"
 
 
 def _finding_table(findings: Sequence[Finding]) -> Table:

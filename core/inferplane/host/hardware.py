@@ -18,6 +18,10 @@ PROCESSING_ACCELERATOR = 0x12
 """PCI base class of devices that only compute."""
 
 
+_DISPLAY_WITHOUT_SCREEN = 0x0302
+"""PCI class and subclass of a 3D controller, what a graphics device without an output for a screen is."""
+
+
 class KnownHardware(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the data file: how to recognise the hardware and what to install for it."""
 
@@ -68,13 +72,28 @@ def base_class(device: PciDevice) -> int:
     return device.pci_class >> 16
 
 
+def shows(evidence: Evidence, device: PciDevice) -> bool:
+    """True when a device matches the vendors, and the classes where any are given."""
+    by_class = not evidence.pci_classes or base_class(device) in evidence.pci_classes
+    return device.vendor in evidence.pci_vendors and by_class
+
+
 def on_bus(evidence: Evidence, host: HostInfo) -> bool:
-    """True when a device on the bus matches the vendors, and the classes where any are given."""
-    return any(
-        device.vendor in evidence.pci_vendors
-        and (not evidence.pci_classes or base_class(device) in evidence.pci_classes)
+    """True when a device on the bus matches."""
+    return any(shows(evidence, device) for device in host.pci_devices)
+
+
+def unaccounted_accelerators(host: HostInfo, hardware: HardwareTable) -> list[PciDevice]:
+    """Devices that only compute, and that no line of the data file is for.
+
+    A display of an unknown vendor is none: nearly every server has one that computes nothing.
+    """
+    return [
+        device
         for device in host.pci_devices
-    )
+        if (base_class(device) == PROCESSING_ACCELERATOR or device.pci_class >> 8 == _DISPLAY_WITHOUT_SCREEN)
+        and not any(line.matches(device) for line in hardware.hardware)
+    ]
 
 
 def has_device_node(evidence: Evidence) -> bool:
@@ -82,6 +101,8 @@ def has_device_node(evidence: Evidence) -> bool:
     return any(glob.glob(pattern) for pattern in evidence.device_paths)
 
 
-def seen(evidence: Evidence, host: HostInfo) -> bool:
-    """True when the bus or a device node shows the hardware on this host."""
+def seen(evidence: Evidence, host: HostInfo) -> bool | None:
+    """True when the bus or a device node shows the hardware on this host; None when there is nothing to look for."""
+    if not evidence.pci_vendors and not evidence.device_paths:
+        return None
     return on_bus(evidence, host) or has_device_node(evidence)

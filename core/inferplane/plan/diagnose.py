@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from inferplane.errors import InferplaneError
-from inferplane.plan.select_platform import Situation, explain_state, missing_packages, select_platform
+from inferplane.plan.select_platform import Situation, explain_state, missing_packages, remedy_for, select_platform
 from inferplane.plugins.inventory import API, CORE, PluginEntry, installed, list_copies, list_leftovers
-from inferplane.plugins.records import NOT_EXPOSED
+from inferplane.plugins.records import NOT_EXPOSED, Refused
 from inferplane_api.hooks import Finding
 from inferplane_api.spec import ProbeState
 
@@ -49,7 +49,7 @@ def _torch(version: str | None) -> Finding:
 
 def _selection(discovery: Discovery, requested: str | None) -> list[Finding]:
     """What a start would do, and hardware that it would leave unused for want of a package."""
-    situation = Situation(discovery.platforms, discovery.host, discovery.hardware, installed)
+    situation = Situation(discovery.platforms, discovery.host, discovery.hardware, installed, discovery.left_out)
     findings = []
     try:
         choice = select_platform(situation, requested)
@@ -70,7 +70,7 @@ def _platforms(discovery: Discovery) -> list[Finding]:
     for found in discovery.platforms:
         hints = "; ".join(reason.hint for reason in found.result.reasons if reason.hint)
         if found.state in (ProbeState.BROKEN, ProbeState.INCOMPATIBLE):
-            remedy = f"pip install --upgrade --force-reinstall --no-deps {found.distribution}, or uninstall it"
+            remedy = f"{remedy_for(found, ())}; or pip uninstall {found.distribution}"
             findings.append(Finding(level="warning", subject="platform", message=explain_state(found), remedy=remedy))
         elif any(reason.code == NOT_EXPOSED for reason in found.result.reasons):
             findings.append(Finding(level="warning", subject="platform", message=explain_state(found), remedy=hints))
@@ -83,10 +83,17 @@ def _parts(discovery: Discovery) -> list[Finding]:
             level="warning",
             subject=item.group,
             message=f"{item.name!r} of {item.distribution} {item.version} is {item.state.value}: {item.reason}",
-            remedy=f"pip install --upgrade --force-reinstall --no-deps {item.distribution}, or uninstall it",
+            remedy=f"{_part_remedy(item)}; or pip uninstall {item.distribution}",
         )
         for item in discovery.refused
     ]
+
+
+def _part_remedy(item: Refused) -> str:
+    """As `remedy_for` a platform: what is of another version is not repaired by installing it again."""
+    if item.state is ProbeState.INCOMPATIBLE:
+        return item.reason.hint or f"pip install --upgrade {item.distribution}"
+    return f"pip install --upgrade --force-reinstall --no-deps {item.distribution}"
 
 
 def _undeclared(entries: Iterable[PluginEntry]) -> list[Finding]:
@@ -118,6 +125,7 @@ def _left_out(discovery: Discovery) -> list[Finding]:
             level="ok",
             subject="plugins",
             message=f"{item.distribution} {item.version} is left out: {item.reason}",
+            remedy=item.remedy,
         )
         for item in discovery.left_out
     ]

@@ -11,6 +11,7 @@ from inferplane.plan.types import Decision, Setting
 if TYPE_CHECKING:
     from inferplane.config import Config
     from inferplane.plan.settings import Settings
+    from inferplane.plugins.options import ResolvedOption
 
 SECTIONS = ("model", "platform", "cache", "scheduler")
 """What matters to an engine; the server's settings are not a part of a selection."""
@@ -26,21 +27,41 @@ _SUBJECTS = {
 _AUTOMATIC = "automatic"
 
 
+OPTIONS = "platform.platform_option"
+
+
 def effective_settings(
-    config: Config, settings: Settings, decisions: Iterable[Decision], block_size: int
+    config: Config,
+    settings: Settings,
+    decisions: Iterable[Decision],
+    block_size: int,
+    options: Iterable[ResolvedOption] = (),
 ) -> tuple[Setting, ...]:
-    """Every setting of an engine with the value that holds: the user's, a plugin's, the default or what was decided."""
+    """Every setting of an engine with the value that holds: the user's, a plugin's, the default or what was decided.
+
+    The platform's own options are one setting each, "platform.platform_option.NAME"; a secret's value is not shown.
+    """
     by_subject = {decision.subject: decision for decision in decisions}
-    return tuple(
+    general = tuple(
         _setting(f"{section}.{name}", settings, by_subject, block_size)
         for section in SECTIONS
         for name in type(getattr(config, section)).model_fields
     )
+    return (*general, *(_option(option, settings) for option in options))
+
+
+def _option(option: ResolvedOption, settings: Settings) -> Setting:
+    source = f"variable {option.variable}" if option.variable else "default"
+    if option.given:
+        source = settings.origin(OPTIONS)
+    return Setting(path=f"{OPTIONS}.{option.name}", value=option.shown, source=source)
 
 
 def _setting(path: str, settings: Settings, by_subject: Mapping[str, Decision], block_size: int) -> Setting:
     decision = by_subject.get(_SUBJECTS.get(path, f"config {path}"))
     origin = settings.origin(path)
+    if path == OPTIONS:  # names only: each has a setting of its own, and a value may be a secret
+        return Setting(path=path, value=", ".join(settings.value(path)) or "none", source=origin)
     if decision is None:
         return Setting(path=path, value=_text(settings.value(path)), source=origin)
     value = str(block_size) if path == "cache.block_size" else decision.chosen

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from inferplane.errors import InferplaneError, InvalidValue
 from inferplane.plan.geometry import LayerGroup
 from inferplane.plan.types import Decision, Loser
-from inferplane.plugins.records import FoundAttention, Refused
+from inferplane.plugins.records import FoundAttention, LeftOut, Refused, left_out_names
 from inferplane_api.spec import AttentionRequest, Reason, Verdict, describe_attention_refusal, unknown_requirements
 
 FIELD = "attention_backend"
@@ -34,6 +34,8 @@ class Offer(NamedTuple):
     """Attention entries whose descriptor could not be used."""
     preference: Sequence[str]
     check: Check
+    left_out: Sequence[LeftOut] = ()
+    """What is installed and may not be used."""
 
 
 class AttentionChoice(NamedTuple):
@@ -74,10 +76,16 @@ def find_backend(name: str, offer: Offer) -> FoundAttention:
             raise InvalidValue(
                 FIELD, name, problem, remedy=f"pip install --upgrade --force-reinstall {owner.split()[0]}"
             )
+    others = left_out_names(offer.left_out, "attention")
+    for id, item in others.items():
+        if lower in (id, id.partition(".")[2]):
+            raise InvalidValue(FIELD, name, f"is {item.describe()}", remedy=item.remedy)
     names = sorted(found.spec.id for found in offer.backends)
     known = [*names, *sorted({alias for found in offer.backends for alias in found.spec.aliases})]
-    near = difflib.get_close_matches(lower, [text.lower() for text in known], n=1)
+    near = difflib.get_close_matches(lower, [*(text.lower() for text in known), *others], n=1)
     remedy = f"did you mean {near[0]!r}?" if near else "install the package that brings it"
+    if near and near[0] in others:
+        remedy += f" It is {others[near[0]].describe()}; {others[near[0]].remedy}"
     raise InvalidValue(
         FIELD, name, f"no such attention backend; installed: {', '.join(names) or 'none'}", remedy=remedy
     )

@@ -1,7 +1,8 @@
 """Which platform runs: the selection table, as functions of records. Probes nothing and imports no plugin.
 
 No silent downgrade: better hardware that is on this host and does not work refuses the start. No false alarm: without
-its hardware, the same failure is a warning.
+its hardware, the same failure is a warning. Where the evidence of a failed plugin cannot be read, that is said, and it
+refuses when the bus shows an accelerator that nothing else accounts for.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn
 
 from inferplane.errors import InferplaneError
-from inferplane.host.hardware import HardwareTable, KnownHardware
+from inferplane.host.hardware import HardwareTable, KnownHardware, shows, unaccounted_accelerators
 from inferplane.plan.types import Decision, Loser
-from inferplane.plugins.records import NOT_EXPOSED, FoundPlatform
-from inferplane_api.spec import HostInfo, ProbeState, Reason
+from inferplane.plugins.records import NOT_EXPOSED, FoundPlatform, LeftOut, left_out_names
+from inferplane_api.spec import HostInfo, PciDevice, ProbeState, Reason
 
 ACCELERATOR_TIER = 5
+
+KIND = "platforms"
 
 _FAILED = (ProbeState.BROKEN, ProbeState.INCOMPATIBLE)
 
@@ -37,6 +40,8 @@ class Situation(NamedTuple):
     hardware: HardwareTable
     is_installed: Callable[[str], bool]
     """Whether a package is installed, usable or not."""
+    left_out: Sequence[LeftOut] = ()
+    """What is installed and may not be used."""
 
 
 def select_platform(situation: Situation, requested: str | None) -> PlatformChoice:
@@ -51,8 +56,8 @@ def select_platform(situation: Situation, requested: str | None) -> PlatformChoi
     best = max((found.tier for found in present), default=0)
     first = [found for found in present if found.tier == best]
     for found in automatic:
-        if found.state in _FAILED and found.on_host and found.tier > best:
-            _refuse_downgrade(found, first)
+        if found.state in _FAILED and found.tier > best and (why := _may_be_here(found, situation)):
+            _refuse_downgrade(found, first, why)
     if not first:
         _refuse_nothing(situation)
     if len(first) > 1:
@@ -76,15 +81,35 @@ def missing_packages(situation: Situation) -> list[KnownHardware]:
     ]
 
 
+def _may_be_here(found: FoundPlatform, situation: Situation) -> str:
+    """Why a failed platform's hardware is, or may be, on this host; "" when nothing shows it.
+
+    With its evidence unknown the bus decides: an accelerator that no known hardware and no readable plugin accounts for
+    may be the one. On a bus without such a device the failure is a warning that says "unknown": a plugin that cannot
+    say what it is for would otherwise stop every start on every host that it is installed on.
+    """
+    if found.on_host is not None:
+        return "its hardware is on this host" if found.on_host else ""
+    devices = _unaccounted(situation)
+    if not devices:
+        return ""
+    shown = ", ".join(f"{device.vendor:04x}:{device.device:04x} at {device.address}" for device in devices)
+    return f"whether its hardware is on this host is unknown, and the bus shows an accelerator that may be it ({shown})"
+
+
+def _unaccounted(situation: Situation) -> list[PciDevice]:
+    readable = [found.spec.evidence for found in situation.platforms if found.spec is not None]
+    return [
+        device
+        for device in unaccounted_accelerators(situation.host, situation.hardware)
+        if not any(shows(evidence, device) for evidence in readable)
+    ]
+
+
 def explain_state(found: FoundPlatform) -> str:
     """ "platform 'acme' of acme-npu 1.2 is BROKEN: driver.version: ..."."""
     reasons = "; ".join(map(str, found.result.reasons)) or "no reason given"
     return f"platform {found.name!r} of {found.distribution} {found.version} is {found.state.value}: {reasons}"
-
-
-def left_out(known: KnownHardware) -> str:
-    """What to say of a package that is installed and whose platform was not discovered."""
-    return f"installed ({known.package}) and left out by --plugins, INFERPLANE_PLUGINS or --disable-plugins"
 
 
 def _select_requested(situation: Situation, requested: str) -> PlatformChoice:
@@ -93,9 +118,11 @@ def _select_requested(situation: Situation, requested: str) -> PlatformChoice:
         _refuse_unknown(situation, requested)
     if found.state is not ProbeState.PRESENT:
         code = f"platform.{found.state.value.lower()}"
-        raise InferplaneError(explain_state(found), code=code, remedy=_remedy(found, situation.platforms))
+        raise InferplaneError(explain_state(found), code=code, remedy=remedy_for(found, situation.platforms))
     warnings = [
-        _warning(other) for other in situation.platforms if other.state in _FAILED and other.on_host and other != found
+        _warning(other)
+        for other in situation.platforms
+        if other.state in _FAILED and other != found and other.on_host is not False
     ]
     decision = _decision(situation, found, "user", "--platform")
     return PlatformChoice(found, decision, tuple(warnings))
@@ -103,6 +130,11 @@ def _select_requested(situation: Situation, requested: str) -> PlatformChoice:
 
 def _refuse_unknown(situation: Situation, requested: str) -> NoReturn:
     names = sorted(found.name for found in situation.platforms)
+    others = left_out_names(situation.left_out, KIND)
+    if (item := others.get(requested.lower())) is not None:
+        raise InferplaneError(
+            f"platform {requested!r} is {item.describe()}", code="platform.left_out", remedy=item.remedy
+        )
     known = situation.hardware.for_platform(requested.lower())
     if known is not None and not situation.is_installed(known.package):
         visible = f"; {known.label} is visible on this host" if known.seen_on(situation.host) else ""
@@ -111,22 +143,20 @@ def _refuse_unknown(situation: Situation, requested: str) -> NoReturn:
             code="platform.not_installed",
             remedy=f"pip install {known.package}",
         )
-    if known is not None and all(found.distribution != known.package for found in situation.platforms):
-        raise InferplaneError(
-            f"platform {requested!r} is {left_out(known)}", code="platform.left_out", remedy="allow it there"
-        )
-    near = difflib.get_close_matches(requested.lower(), names, n=1)
+    near = difflib.get_close_matches(requested.lower(), [*names, *others], n=1)
     hint = f"did you mean --platform {near[0]}?" if near else "install its package; `inferplane plugins` lists them"
+    if near and near[0] not in names:
+        hint += f" It is {others[near[0]].describe()}; {others[near[0]].remedy}"
     message = f"platform {requested!r} is unknown; installed: {', '.join(names) or 'none'}"
     raise InferplaneError(message, code="platform.unknown", remedy=hint)
 
 
-def _refuse_downgrade(found: FoundPlatform, lower: Sequence[FoundPlatform]) -> NoReturn:
-    message = (
-        f"{explain_state(found)}; its hardware is on this host, so no slower platform is taken without being asked"
-    )
-    code = f"platform.{found.state.value.lower()}"
-    raise InferplaneError(message, code=code, remedy=_remedy(found, lower))
+def _refuse_downgrade(found: FoundPlatform, lower: Sequence[FoundPlatform], why: str) -> NoReturn:
+    message = f"{explain_state(found)}; {why}, so no slower platform is taken without being asked"
+    remedy = remedy_for(found, lower)
+    if found.on_host is None:
+        remedy += f"; or leave it out with --disable-plugins {found.distribution}"
+    raise InferplaneError(message, code=f"platform.{found.state.value.lower()}", remedy=remedy)
 
 
 def _refuse_tie(first: Sequence[FoundPlatform]) -> NoReturn:
@@ -144,18 +174,22 @@ def _refuse_nothing(situation: Situation) -> NoReturn:
     fallback = situation.hardware.any_host
     if not situation.is_installed(fallback.package):
         packages = [*packages, fallback]
-    elif all(found.distribution != fallback.package for found in situation.platforms):
-        lines.append(f"platform {fallback.platform!r} is {left_out(fallback)}")
-    remedy = " or ".join(f"pip install {known.package}" for known in packages)
+    others = left_out_names(situation.left_out, KIND)
+    lines += [f"platform {name!r} is {item.describe()}" for name, item in others.items()]
+    remedies = [f"pip install {known.package}" for known in packages]
+    remedies += dict.fromkeys(item.remedy for item in others.values())
     raise InferplaneError(
         f"no platform can run on this host: {'; '.join(lines) or 'no platform plugin is installed'}",
         code="platform.none",
-        remedy=remedy or "`inferplane doctor` tells what each platform lacks",
+        remedy=" or ".join(remedies) or "`inferplane doctor` tells what each platform lacks",
     )
 
 
-def _remedy(found: FoundPlatform, alternatives: Sequence[FoundPlatform]) -> str:
-    """The reasons' own hints where they say what to do, reinstalling otherwise; and the way to insist on another."""
+def remedy_for(found: FoundPlatform, alternatives: Sequence[FoundPlatform]) -> str:
+    """What to do about a platform that is not PRESENT, and the way to insist on another.
+
+    The reasons' own hints where they say what to do, reinstalling otherwise.
+    """
     parts = [f"pip install --upgrade --force-reinstall --no-deps {found.distribution}"]
     if found.state is ProbeState.ABSENT:
         parts = [reason.hint for reason in found.result.reasons if reason.hint]
@@ -176,14 +210,18 @@ def _deserves_warning(found: FoundPlatform, best: int) -> bool:
     if found.state in _FAILED:
         return True
     not_exposed = any(reason.code == NOT_EXPOSED for reason in found.result.reasons)
-    return found.state is ProbeState.ABSENT and found.tier > best and (not_exposed or found.on_host)
+    return found.state is ProbeState.ABSENT and found.tier > best and (not_exposed or found.on_host is True)
 
 
 def _warning(found: FoundPlatform) -> str:
-    where = "" if found.on_host else " (its hardware was not seen on this host)"
+    where = {
+        True: "",
+        False: " (its hardware was not seen on this host)",
+        None: " (whether its hardware is on this host is unknown: what shows it could not be read)",
+    }[found.on_host]
     repair = ""
     if found.state in _FAILED:
-        repair = f"; remedy: {_remedy(found, ())}; or leave it out with --disable-plugins {found.distribution}"
+        repair = f"; remedy: {remedy_for(found, ())}; or leave it out with --disable-plugins {found.distribution}"
     return f"{explain_state(found)}{where}{repair}"
 
 

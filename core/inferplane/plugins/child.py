@@ -84,8 +84,11 @@ class Answerer:
                 emit(Loaded(index, value))
 
     def _probe(self, request: Probe, emit: Emit) -> None:
+        os.environ.update(request.variables)
         for index, function in enumerate(request.functions):
-            _emit_call(index, lambda name=function: checked(find(name)(request.host), ProbeResult), emit)  # type: ignore[misc]
+            options = request.options[index] if request.options else {}
+            host = msgspec.structs.replace(request.host, options=options)
+            _emit_call(index, lambda name=function, host=host: checked(find(name)(host), ProbeResult), emit)  # type: ignore[misc]
 
 
 def load_descriptor(entry: EntryRef) -> object:
@@ -141,8 +144,9 @@ def describe_exception(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    ours = (globals(), find.__globals__)
-    if trace is None or "importlib" in trace.tb_frame.f_code.co_filename or trace.tb_frame.f_globals in ours:
+    if trace is None or "importlib" in trace.tb_frame.f_code.co_filename:
+        return text
+    if trace.tb_frame.f_globals is globals() or trace.tb_frame.f_globals is find.__globals__:
         return text
     return f"{text} ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
 

@@ -18,11 +18,18 @@ from inferplane.errors import InferplaneError
 from inferplane.host.hardware import HardwareTable, load_hardware_table
 from inferplane.plugins.child import HOOKS
 from inferplane.plugins.evidence import found_platform
-from inferplane.plugins.inspection import PLATFORMS, Inspected, Inspection, inspect_distribution
+from inferplane.plugins.inspection import (
+    PLATFORMS,
+    Inspected,
+    Inspection,
+    OptionSources,
+    broken_inspection,
+    inspect_distribution,
+)
 from inferplane.plugins.inventory import API, CORE, KINDS, PluginEntry, list_entry_points, lowest_api
 from inferplane.plugins.modes import LOCKED, admit
 from inferplane.plugins.ownership import ownership_problems
-from inferplane.plugins.process import ChildWorker, Worker
+from inferplane.plugins.process import ChildWorker, ProcessNotStarted, Worker
 from inferplane.plugins.records import (
     Found,
     FoundAttention,
@@ -230,16 +237,24 @@ class Discovery:
         }
         self._tell_patched([item.entry for item in inspection.entries], inspection.patched)
         for item in inspection.entries:
-            entry = item.entry
-            if entry.group == PLATFORMS:
-                self.platforms.append(found_platform(item, self.host, self.hardware))
-            elif item.spec is None:
-                self._refuse(item)
-            else:
-                oldest = API_VERSION if entry.distribution == CORE else lowest_api(entry.api_range)
-                found = Found(spec=item.spec, distribution=entry.distribution, version=entry.version, api=oldest)
-                lists[entry.group].append(found)
+            try:
+                self._add_entry(item, lists)
+            except Exception as error:  # data that decodes and that nobody foresaw: this entry's fault alone
+                self._add_entry(broken_inspection([item.entry], inspection.distribution, error).entries[0], lists)
+
+    def _add_entry(self, item: Inspected, lists: Mapping[str, list[Any]]) -> None:
+        entry = item.entry
+        if entry.group == PLATFORMS:
+            platform = found_platform(item, self.host, self.hardware)
             self._tell_deprecated(item)
+            self.platforms.append(platform)
+        elif item.spec is None:
+            self._refuse(item)
+        else:
+            oldest = API_VERSION if entry.distribution == CORE else lowest_api(entry.api_range)
+            found = Found(spec=item.spec, distribution=entry.distribution, version=entry.version, api=oldest)
+            self._tell_deprecated(item)
+            lists[entry.group].append(found)
 
     def _tell_patched(self, entries: Iterable[PluginEntry], names: Sequence[str]) -> None:
         """A plugin that changes the core, though only in its own child: a warning, and an error when locked."""
@@ -296,7 +311,7 @@ def discover(
     """
     everything = list_entry_points()
     entries, left_out = admit(everything, config, environ)
-    inspections = _inspect_all(entries, host, timeout)
+    inspections = _inspect_all(entries, host, timeout, OptionSources(config.platform_option, environ))
     discovery = Discovery(
         host,
         entries=entries,
@@ -318,18 +333,20 @@ def discover(
     return discovery
 
 
-def _inspect_all(entries: list[PluginEntry], host: HostInfo, timeout: float) -> list[Inspection]:
-    """One thread a distribution: each only waits for its child."""
+def _inspect_all(
+    entries: list[PluginEntry], host: HostInfo, timeout: float, sources: OptionSources
+) -> list[Inspection]:
+    """One thread a distribution: each only waits for its child. Raises InferplaneError when no child can be started."""
     groups: dict[str, list[PluginEntry]] = {}
     for entry in entries:
         groups.setdefault(entry.distribution, []).append(entry)
     results: dict[str, Inspection] = {}
-    failures: list[OSError] = []
+    failures: list[ProcessNotStarted] = []
 
     def run(name: str) -> None:
         try:
-            results[name] = inspect_distribution(groups[name], host, timeout)
-        except OSError as error:  # the host cannot start another process: nobody's plugin is at fault
+            results[name] = inspect_distribution(groups[name], host, timeout, sources)
+        except ProcessNotStarted as error:
             failures.append(error)
 
     threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in groups]
@@ -349,9 +366,7 @@ def _inspect_all(entries: list[PluginEntry], host: HostInfo, timeout: float) -> 
 
 def _variables(discovery: Discovery, environ: Mapping[str, str], *, unread: bool) -> list[Problem]:
     options = [option for found in discovery.platforms if found.spec for option in found.spec.options]
-    problems = unknown_variables(environ, [option.variable for option in options if option.variable])
-    # A plugin that was not read may be the one that declares it.
-    return [msgspec.structs.replace(problem, level="warning") for problem in problems] if unread else problems
+    return unknown_variables(environ, [option.variable for option in options if option.variable], unread=unread)
 
 
 def _unknown_groups(entries: list[PluginEntry]) -> list[Problem]:

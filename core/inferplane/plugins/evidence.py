@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from inferplane.host.hardware import PROCESSING_ACCELERATOR, HardwareTable, base_class, has_device_node, on_bus, seen
+from inferplane.host.hardware import HardwareTable, has_device_node, on_bus, seen
 from inferplane.plugins.inspection import Inspected
 from inferplane.plugins.records import NOT_EXPOSED, FoundPlatform
 from inferplane_api.spec import HostInfo, PlatformSpec, ProbeResult, ProbeState, Reason
@@ -25,20 +25,15 @@ def found_platform(item: Inspected, host: HostInfo, hardware: HardwareTable) -> 
     )
 
 
-def _evidence(spec: PlatformSpec | None, distribution: str, host: HostInfo, hardware: HardwareTable) -> bool:
-    """Whether the platform's hardware is on this host; without a descriptor, what the package's name tells.
+def _evidence(spec: PlatformSpec | None, distribution: str, host: HostInfo, hardware: HardwareTable) -> bool | None:
+    """Whether the platform's hardware is on this host; without a descriptor, what an official package's name tells.
 
-    A stranger's package without a readable descriptor counts as on this host only where the bus shows an accelerator
-    that no known package is for: no false alarm on a host without one.
+    None for a stranger's package whose descriptor cannot be read, and for a descriptor that declares no evidence.
     """
     if spec is not None:
         return seen(spec.evidence, host)
-    if (known := hardware.for_package(distribution)) is not None:
-        return known.seen_on(host)
-    return any(
-        base_class(device) == PROCESSING_ACCELERATOR and not any(line.matches(device) for line in hardware.hardware)
-        for device in host.pci_devices
-    )
+    known = hardware.for_package(distribution)
+    return None if known is None else known.seen_on(host)
 
 
 def _with_exposure(result: ProbeResult, spec: PlatformSpec | None, host: HostInfo) -> ProbeResult:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
-from inferplane.plugins.child import HOOKS
+from inferplane.errors import InvalidValue
+from inferplane.plugins.child import HOOKS, describe_exception
 from inferplane.plugins.inventory import API, CORE, PluginEntry, admits
-from inferplane.plugins.process import ChildWorker, LocalWorker, Replies, Worker
+from inferplane.plugins.options import Value, option_values, resolve_options
+from inferplane.plugins.process import ChildWorker, LocalWorker, ProcessNotStarted, Replies, Worker
 from inferplane.plugins.records import HookPlugin
+from inferplane.plugins.secrets import is_secret
 from inferplane.plugins.soundness import unsound
 from inferplane.plugins.wire import Answer, EntryRef, Load, Loaded, Probe
 from inferplane_api import API_VERSION
@@ -46,25 +50,80 @@ DESCRIPTORS: dict[str, type[msgspec.Struct]] = {**GROUPS, HOOKS: HookPlugin}
 """Groups that a child reads, and what it answers for an entry of each."""
 
 
-def inspect_distribution(entries: list[PluginEntry], host: HostInfo, seconds: float) -> Inspection:
+class OptionSources(NamedTuple):
+    """Where the values of the platforms' own options come from."""
+
+    given: Mapping[str, str] = MappingProxyType({})
+    """By --platform-option; a platform takes what it declares."""
+    environ: Mapping[str, str] = MappingProxyType({})
+
+
+def inspect_distribution(
+    entries: list[PluginEntry], host: HostInfo, seconds: float, sources: OptionSources | None = None
+) -> Inspection:
     """Import the descriptors of one distribution and probe its platforms, within `seconds` altogether.
 
-    An incompatible distribution is not imported, and an incompatible platform not probed.
+    Of an incompatible distribution only the platforms are imported, in a child, for the evidence of their hardware; an
+    incompatible platform is not probed. Raises ProcessNotStarted; what else goes wrong is a BROKEN entry.
     """
     started = time.monotonic()
     first = entries[0]
     known = [entry for entry in entries if entry.group in DESCRIPTORS]
-    if reason := incompatibility(first, host):
-        refused = [_refused(entry, ProbeState.INCOMPATIBLE, reason) for entry in known]
-        return Inspection(first.distribution, refused, None, 0.0)
+    try:
+        return _inspect(known, first.distribution, host, started + seconds, sources or OptionSources())._replace(
+            seconds=time.monotonic() - started
+        )
+    except ProcessNotStarted:
+        raise
+    except Exception as error:
+        return broken_inspection(known, first.distribution, error)
+
+
+def broken_inspection(entries: list[PluginEntry], distribution: str, error: Exception) -> Inspection:
+    """What is said of a distribution whose data made the inspection itself fail."""
+    reason = Reason(code="plugin.inspection", hint=describe_exception(error))
+    return Inspection(distribution, [_refused(entry, ProbeState.BROKEN, reason) for entry in entries], None, 0.0)
+
+
+def _inspect(
+    known: list[PluginEntry], distribution: str, host: HostInfo, deadline: float, sources: OptionSources
+) -> Inspection:
     if not known:
-        return Inspection(first.distribution, [], None, 0.0)
-    worker: Worker = LocalWorker() if first.distribution == CORE else ChildWorker()
-    deadline = started + seconds
-    loaded, patched = _load(worker, known, deadline)
-    probed, patched_by_probes = _probe(worker, loaded, host, deadline)
-    seconds = time.monotonic() - started
-    return Inspection(first.distribution, probed, worker, seconds, (*patched, *patched_by_probes))
+        return Inspection(distribution, [], None, 0.0)
+    if reason := incompatibility(known[0], host):
+        return _inspect_incompatible(known, distribution, deadline, reason)
+    worker: Worker = LocalWorker() if distribution == CORE else ChildWorker()
+    try:
+        loaded, patched = _load(worker, known, deadline)
+        probed, patched_by_probes = _probe(worker, loaded, host, deadline, sources)
+    except BaseException:
+        worker.close()
+        raise
+    return Inspection(distribution, probed, worker, 0.0, (*patched, *patched_by_probes))
+
+
+def _inspect_incompatible(known: list[PluginEntry], distribution: str, deadline: float, reason: Reason) -> Inspection:
+    """Whether its hardware is here decides between a refusal and a warning, so its platforms are read all the same.
+
+    A descriptor that this contract cannot read, being of another, leaves that unknown.
+    """
+    platforms = [entry for entry in known if entry.group == PLATFORMS]
+    loaded: dict[PluginEntry, Inspected] = {}
+    patched: tuple[str, ...] = ()
+    if platforms:
+        worker = ChildWorker()
+        try:
+            items, patched = _load(worker, platforms, deadline)
+        finally:
+            worker.close()
+        loaded = {item.entry: item for item in items}
+    refused = []
+    for entry in known:
+        item = loaded.get(entry)
+        unread = item.result.reasons if item is not None and item.spec is None else ()
+        result = ProbeResult(state=ProbeState.INCOMPATIBLE, reasons=(reason, *unread))
+        refused.append(Inspected(entry, item.spec if item is not None else None, ProbeState.INCOMPATIBLE, result))
+    return Inspection(distribution, refused, None, 0.0, patched)
 
 
 def incompatibility(entry: PluginEntry, host: HostInfo) -> Reason | None:
@@ -135,20 +194,34 @@ def spec_name(spec: msgspec.Struct) -> str:
 
 
 def _probe(
-    worker: Worker, loaded: list[Inspected], host: HostInfo, deadline: float
+    worker: Worker, loaded: list[Inspected], host: HostInfo, deadline: float, sources: OptionSources
 ) -> tuple[list[Inspected], tuple[str, ...]]:
     """Probe the platforms among the loaded entries; the others pass through."""
     results: dict[int, ProbeResult] = {}
     patched: tuple[str, ...] = ()
-    wanted: dict[int, str] = {}
+    wanted: dict[int, tuple[str, dict[str, Value]]] = {}
+    variables: dict[str, str] = {}
     for index, item in enumerate(loaded):
         if isinstance(item.spec, PlatformSpec):
             if reason := _torch_mismatch(item.spec.requires_torch or None, host, item.spec.torch_builds):
                 results[index] = ProbeResult(state=ProbeState.INCOMPATIBLE, reasons=(reason,))
-            else:
-                wanted[index] = item.spec.probe
+                continue
+            try:
+                options = option_values(resolve_options(item.spec, sources.given, sources.environ))
+            except InvalidValue as error:
+                results[index] = _broken(Reason(code="option.value", field="option", hint=_in_one_line(error)))
+                continue
+            wanted[index] = (item.spec.probe, options)
+            variables |= _secret_variables(item.spec, sources.environ)
     if wanted:
-        replies = worker.ask(Probe(list(wanted.values()), host, _remaining(deadline)), deadline)
+        request = Probe(
+            functions=[function for function, _ in wanted.values()],
+            host=host,
+            seconds=_remaining(deadline),
+            options=[options for _, options in wanted.values()],
+            variables=variables,
+        )
+        replies = worker.ask(request, deadline)
         results |= zip(wanted, _probe_results(replies, len(wanted)), strict=True)
         patched = replies.patched
     probed = [
@@ -156,6 +229,15 @@ def _probe(
         for index, item in enumerate(loaded)
     ]
     return probed, patched
+
+
+def _secret_variables(spec: PlatformSpec, environ: Mapping[str, str]) -> dict[str, str]:
+    names = (option.variable for option in spec.options if option.variable and is_secret(option.variable))
+    return {name: environ[name] for name in names if name in environ}
+
+
+def _in_one_line(error: InvalidValue) -> str:
+    return f"{error.message}: {error.remedy}" if error.remedy else error.message
 
 
 def _probe_results(replies: Replies, count: int) -> Iterable[ProbeResult]:

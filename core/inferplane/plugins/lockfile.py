@@ -2,8 +2,9 @@
 
 The hash of an installed wheel is that of its RECORD, less what an installer adds by itself (compiled files, scripts
 with a path in them, notes of its own), so that two environments with the same wheel agree; each file is compared with
-its RECORD too. An editable install has no such record: its hash is that of the files of the packages that its entry
-points name.
+its RECORD too, none may have been added to its packages, and an import must find its modules and nobody else's of the
+same name (`import_path.py`). An editable install has no such record: its hash is that of the files that an import of
+its entry points would find, so that a file that was added, or one of the same name that is found first, changes it.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import base64
 import csv
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 from collections.abc import Iterable, Iterator
 from importlib.metadata import Distribution
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import msgspec
 
 from inferplane.errors import InferplaneError
-from inferplane.plugins.inventory import CORE, PluginEntry
+from inferplane.plugins.import_path import located, modules_from
+from inferplane.plugins.inventory import CORE, PREFIX, PluginEntry
 
 _OWN_NOTES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 _RELOCK = "`inferplane plugins lock` accepts what is installed"
@@ -94,7 +95,7 @@ def require_locked(lock: Lock, path: Path) -> None:
 def locked_now(name: str) -> LockedPlugin:
     """An installed distribution as a line of the lock. Raises PackageNotFoundError."""
     distribution = importlib.metadata.distribution(name)
-    record = None if _is_editable(distribution) else distribution.read_text("RECORD")
+    record = _record_of(distribution)
     digest = hashlib.sha256()
     if record is None:
         for label, content in _source_files(distribution):
@@ -110,9 +111,8 @@ def locked_now(name: str) -> LockedPlugin:
 def edited_files(name: str) -> list[str]:
     """Files of an installed wheel that are not what its RECORD says, or gone; none for an editable install."""
     distribution = importlib.metadata.distribution(name)
-    record = None if _is_editable(distribution) else distribution.read_text("RECORD")
     edited = []
-    for file, expected in _recorded(record or ""):
+    for file, expected in _recorded(_record_of(distribution) or ""):
         algorithm, _, value = expected.partition("=")
         try:
             digest = hashlib.new(algorithm, Path(str(distribution.locate_file(file))).read_bytes()).digest()
@@ -124,6 +124,50 @@ def edited_files(name: str) -> list[str]:
     return edited
 
 
+def added_files(name: str) -> list[str]:
+    """Files in the packages of an installed wheel that its RECORD does not name; compiled ones apart.
+
+    A folder without an `__init__.py` of this wheel may be shared with others, and is looked at below only.
+    """
+    distribution = importlib.metadata.distribution(name)
+    recorded = {file for file, _ in _recorded(_record_of(distribution) or "")}
+    packages = {PurePosixPath(file).parent for file in recorded if PurePosixPath(file).name == "__init__.py"}
+    added = []
+    for package in sorted(packages):
+        if not packages.isdisjoint(package.parents):
+            continue
+        root = Path(str(distribution.locate_file(str(package))))
+        for path in sorted(root.rglob("*")):
+            file = (package / path.relative_to(root)).as_posix()
+            if not path.is_dir() and "__pycache__" not in path.parts and file not in recorded:
+                added.append(file)
+    return added
+
+
+def foreign_modules(name: str) -> list[str]:
+    """Modules of an installed wheel's entry points that an import would take from elsewhere, as "module is FILE"."""
+    distribution = importlib.metadata.distribution(name)
+    record = _record_of(distribution)
+    if record is None:
+        return []
+    ours = {Path(str(distribution.locate_file(file))).resolve() for file, _ in _recorded(record)}
+    foreign = {}
+    for value in sorted({point.value.partition(":")[0] for point in _plugin_points(distribution)}):
+        for module, origin in modules_from(value):
+            if origin is None or origin.resolve() not in ours:
+                foreign[module] = f"{module} is {origin or 'nowhere'}"
+    return list(foreign.values())
+
+
+def _plugin_points(distribution: Distribution) -> list[importlib.metadata.EntryPoint]:
+    return [point for point in distribution.entry_points if point.group.startswith(PREFIX)]
+
+
+def _record_of(distribution: Distribution) -> str | None:
+    """Its RECORD; None when nothing there tells what an import would run."""
+    return None if _is_editable(distribution) else distribution.read_text("RECORD")
+
+
 def _difference(plugin: LockedPlugin) -> str:
     """What is wrong with an installed distribution; "" when it is what was locked."""
     try:
@@ -132,8 +176,12 @@ def _difference(plugin: LockedPlugin) -> str:
         return f"{plugin.name} is locked at {plugin.version} and not installed"
     if now != plugin:
         return f"{plugin.name} is locked at {plugin} and {now} is installed"
-    if edited := edited_files(plugin.name):
-        return f"{plugin.name} {plugin.version} is not as it was installed: {', '.join(edited)}"
+    changes = edited_files(plugin.name)
+    changes += [f"{file} was added" for file in added_files(plugin.name)]
+    if changes:
+        return f"{plugin.name} {plugin.version} is not as it was installed: {', '.join(changes)}"
+    if foreign := foreign_modules(plugin.name):
+        return f"an import would not find the modules of {plugin.name} {plugin.version}: {', '.join(foreign)}"
     return ""
 
 
@@ -162,8 +210,7 @@ def _source_files(distribution: Distribution) -> Iterator[tuple[str, bytes]]:
     """(label, content) of what an editable distribution would run: its entry points and their packages."""
     yield "entry_points.txt", (distribution.read_text("entry_points.txt") or "").encode()
     for module in sorted({point.value.partition(":")[0].partition(".")[0] for point in distribution.entry_points}):
-        # The spec of a top-level module is found without importing it.
-        spec = importlib.util.find_spec(module)
+        spec = located(module)
         if spec is None:
             continue
         for folder in spec.submodule_search_locations or ():

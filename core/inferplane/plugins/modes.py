@@ -10,7 +10,7 @@ from inferplane.errors import InvalidValue
 from inferplane.plugins.inventory import CORE, PluginEntry
 from inferplane.plugins.lockfile import read_lock, require_locked
 from inferplane.plugins.policy import Policy, is_denied, policy_from, usable
-from inferplane.plugins.records import LeftOut
+from inferplane.plugins.records import DISABLED, NOT_LISTED, NOT_LOCKED, LeftOut
 from inferplane_api.spec import Reason
 
 if TYPE_CHECKING:
@@ -58,20 +58,26 @@ def _left_out(
 ) -> tuple[LeftOut, ...]:
     """One record a distribution and reason."""
     used = set(entries)
-    names: dict[tuple[str, str, Reason], list[str]] = {}
+    found: dict[tuple[str, str, Reason], list[PluginEntry]] = {}
     for entry in everything:
         if entry not in used:
             reason = _reason(entry, policy, locked)
-            names.setdefault((entry.distribution, entry.version, reason), []).append(entry.name)
+            found.setdefault((entry.distribution, entry.version, reason), []).append(entry)
     return tuple(
-        LeftOut(distribution=distribution, version=version, names=tuple(found), reason=reason)
-        for (distribution, version, reason), found in names.items()
+        LeftOut(
+            distribution=distribution,
+            version=version,
+            names=tuple(entry.name for entry in entries),
+            kinds=tuple(entry.kind for entry in entries),
+            reason=reason,
+        )
+        for (distribution, version, reason), entries in found.items()
     )
 
 
 def _reason(entry: PluginEntry, policy: Policy, locked: frozenset[str] | None) -> Reason:
     if locked is not None and entry.distribution not in locked:
-        return Reason(code="plugin.not_locked", hint="not in the lock file")
+        return Reason(code=NOT_LOCKED, hint="not in the lock file")
     if is_denied(entry, policy):
-        return Reason(code="plugin.disabled", hint="by --disable-plugins")
-    return Reason(code="plugin.not_listed", hint=f"not named by {policy.allow_field}")
+        return Reason(code=DISABLED, hint="by --disable-plugins")
+    return Reason(code=NOT_LISTED, hint=f"not named by {policy.allow_field}")

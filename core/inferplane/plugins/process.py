@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from typing import NamedTuple, Protocol
@@ -15,13 +13,16 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from inferplane.plugins.child import Answerer
+from inferplane.plugins.child_process import describe_exit, end_child, last_line, start_child
 from inferplane.plugins.wire import HEADER, MAX_FRAME, Done, Reply, Request, frame
 from inferplane_api.spec import Reason
 
-_STDERR_TAIL = 4096
-
 _EXIT_SECONDS = 1.0
 """Between the end of a child's answers and its own."""
+
+
+class ProcessNotStarted(Exception):
+    """The host cannot start another process; nobody's plugin is at fault."""
 
 
 class Replies(NamedTuple):
@@ -63,20 +64,12 @@ class ChildWorker:
     """A child process for one distribution, on the launcher's own import path."""
 
     def __init__(self) -> None:
-        # A file, not a pipe: a plugin that logs without end must not block on us.
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "inferplane.plugins.child"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                env=_environment(),
-                start_new_session=True,
-            )
-        except OSError:
+            self._process = start_child("inferplane.plugins.child", self._stderr)
+        except OSError as error:
             self._stderr.close()
-            raise
+            raise ProcessNotStarted(str(error)) from error
         self._closed = False
         self._failure: Reason | None = None
         self._buffer = bytearray()
@@ -110,9 +103,7 @@ class ChildWorker:
         """Kill the child with everything it started, which may outlive a child that crashed."""
         if not self._closed:
             self._closed = True
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            end_child(self._process)
         for stream in (self._process.stdin, self._process.stdout, self._stderr):
             if stream is not None:
                 with contextlib.suppress(OSError):
@@ -146,27 +137,10 @@ class ChildWorker:
             code = self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             return Reason(code="plugin.noise", hint="it closed the channel of its answers, went on and was killed")
-        how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit status {code}"
-        self._stderr.seek(max(os.fstat(self._stderr.fileno()).st_size - _STDERR_TAIL, 0))
-        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        said = f", its last line on stderr: {lines[-1].strip()}" if lines else ""
-        return Reason(code="plugin.crashed", hint=f"its process ended: {how}{said}")
+        return Reason(code="plugin.crashed", hint=f"its process ended: {describe_exit(code, last_line(self._stderr))}")
 
 
 class _Failed(Exception):
     def __init__(self, reason: Reason) -> None:
         super().__init__(str(reason))
         self.reason = reason
-
-
-def _environment() -> dict[str, str]:
-    """The launcher's environment, with its import path, so that child and launcher see the same distributions."""
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

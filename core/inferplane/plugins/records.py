@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 import msgspec
@@ -22,6 +23,9 @@ SpecT = TypeVar("SpecT")
 
 UNKNOWN_TIER = 5
 """A platform whose descriptor could not be read counts as an accelerator: better a question than a slow server."""
+
+DISABLED, NOT_LISTED, NOT_LOCKED = "plugin.disabled", "plugin.not_listed", "plugin.not_locked"
+"""Codes of the reasons for leaving out what is installed."""
 
 NOT_EXPOSED = "device.not_exposed"
 """Code of the reason: hardware on the bus without device nodes."""
@@ -60,10 +64,11 @@ class FoundPlatform(msgspec.Struct, frozen=True, kw_only=True):
     distribution: str
     version: str
     spec: PlatformSpec | None = None
-    """None when the descriptor could not be imported, or was not, being incompatible."""
+    """None when the descriptor could not be read."""
     result: ProbeResult
-    on_host: bool = False
-    """The bus or a device node shows its hardware on this host."""
+    on_host: bool | None = False
+    """Whether the bus or a device node shows its hardware on this host; None: unknown, since its evidence could not be
+    read, or it declares none."""
 
     @property
     def state(self) -> ProbeState:
@@ -95,7 +100,32 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     names: tuple[str, ...]
     """Of its entry points, those that are left out."""
+    kinds: tuple[str, ...] = ()
+    """The kind of each name: "platforms", "attention", ..."""
     reason: Reason
+    """plugin.disabled, plugin.not_listed or plugin.not_locked; its hint says by what."""
+
+    @property
+    def remedy(self) -> str:
+        """How to use it after all."""
+        if self.reason.code == NOT_LOCKED:
+            return "`inferplane plugins lock` accepts what is installed"
+        if self.reason.code == DISABLED:
+            return f"take {self.distribution} off --disable-plugins"
+        return f"add {self.distribution} to --plugins or INFERPLANE_PLUGINS"
+
+    def describe(self) -> str:
+        """ "installed (acme-npu 1.2) and left out by --disable-plugins"."""
+        return f"installed ({self.distribution} {self.version}) and left out: {self.reason.hint}"
+
+    def names_of(self, kind: str) -> list[str]:
+        """The names of one kind."""
+        return [name for name, its_kind in zip(self.names, self.kinds, strict=False) if its_kind == kind]
+
+
+def left_out_names(left_out: Iterable[LeftOut], kind: str) -> dict[str, LeftOut]:
+    """Name of an entry point of this kind, in lower case, to what brings it and is left out."""
+    return {name.lower(): item for item in left_out for name in item.names_of(kind)}
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,15 +11,26 @@ PREFIX = "INFERPLANE_"
 KNOWN = ("INFERPLANE_API_KEY", "INFERPLANE_CACHE", "INFERPLANE_LOG_LEVEL", "INFERPLANE_PLUGINS")
 
 
-def unknown_variables(environ: Mapping[str, str], declared: Iterable[str]) -> list[Problem]:
-    """An error for every variable with our prefix that neither core nor an installed platform declares."""
+_ALIKE = 0.8
+"""Of the part after the prefix: a word with one letter wrong, rather than another plugin's variable."""
+
+
+def unknown_variables(environ: Mapping[str, str], declared: Iterable[str], *, unread: bool = False) -> list[Problem]:
+    """An error for every variable with our prefix that neither core nor an installed platform declares.
+
+    With `unread`, a plugin that was not read may declare it: a warning, unless it is nearly a variable that exists.
+    """
     known = sorted({*KNOWN, *declared})
     problems = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            words = {each.removeprefix(PREFIX): each for each in known}
+            typo = difflib.get_close_matches(name.removeprefix(PREFIX), words, n=1, cutoff=_ALIKE)
+            near = [words[typo[0]]] if typo else difflib.get_close_matches(name, known, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"unset it; known are {', '.join(known)}"
-            problems.append(
-                Problem(level="error", code="variable.unknown", message=f"{name} is not a variable", remedy=remedy)
-            )
+            level, message = "error", f"{name} is not a variable"
+            if unread and not typo:
+                level, message = "warning", f"{message} of what was read; a plugin that was not read may declare it"
+                remedy = f"{remedy} Otherwise unset it" if near else remedy
+            problems.append(Problem(level=level, code="variable.unknown", message=message, remedy=remedy))
     return problems

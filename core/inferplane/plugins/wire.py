@@ -39,6 +39,10 @@ class Probe(msgspec.Struct, frozen=True, tag="probe"):
     functions: list[str]
     host: HostInfo
     seconds: float
+    options: list[dict[str, str | int | float | bool]] = []
+    """For each function, the values of its platform's options."""
+    variables: dict[str, str] = {}
+    """Secret variables that these platforms declare, which the child's environment lacks."""
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):

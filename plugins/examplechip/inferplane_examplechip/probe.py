@@ -14,13 +14,18 @@ if TYPE_CHECKING:
 
 
 def probe(host: HostInfo) -> ProbeResult:
-    """PRESENT with a chip, ABSENT without one, BROKEN when what the variables say makes no sense."""
+    """PRESENT with a chip, ABSENT without one, BROKEN when what the options say makes no sense."""
     try:
-        count, memory = _number(DEVICES_VARIABLE, _device_nodes()), _number(MEMORY_VARIABLE, MEMORY_MIB)
+        count = _option(host, "devices", DEVICES_VARIABLE, _device_nodes())
+        memory = _option(host, "memory_mib", MEMORY_VARIABLE, MEMORY_MIB)
     except ValueError as error:
         return _no(ProbeState.BROKEN, Reason(code="examplechip.variable", hint=str(error)))
+    for name, value, least in (("devices", count, 0), ("memory_mib", memory, 1)):
+        if value < least:
+            reason = Reason(code="examplechip.option", field=name, want=f"{least} or more", have=str(value))
+            return _no(ProbeState.BROKEN, reason)
     if count == 0:
-        hint = f"plug one in, or simulate one with {DEVICES_VARIABLE}=1"
+        hint = f"plug one in, or simulate one with {DEVICES_VARIABLE}=1 or --platform-option devices=1"
         want = ", ".join(PLATFORM.evidence.device_paths)
         return _no(ProbeState.ABSENT, Reason(code="device.none", field="device nodes", want=want, hint=hint))
     devices = (
@@ -44,7 +49,10 @@ def _device_nodes() -> int:
     return sum(len(glob.glob(pattern)) for pattern in PLATFORM.evidence.device_paths)
 
 
-def _number(variable: str, default: int) -> int:
+def _option(host: HostInfo, name: str, variable: str, default: int) -> int:
+    """What core has read from flag, variable and default; from the variable itself where the caller read nothing."""
+    if host.options:
+        return int(host.options.get(name, default))
     text = os.environ.get(variable, "")
     if not text:
         return default

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +18,6 @@ from inferplane.errors import InferplaneError, InvalidValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 GOOD = """
 derived = cache / "tokenizer.json"
@@ -146,7 +147,7 @@ def test_the_format_s_own_error_comes_through(make_plugin: Callable[..., Any], a
             "sys.stderr.write('out of luck'); sys.stderr.flush(); os._exit(7)",
             "status 7, its last line on stderr: out of",
         ),
-        ("os.kill(os.getpid(), 9)", "status -9"),
+        ("os.kill(os.getpid(), 9)", "killed by SIGKILL"),
     ],
 )
 def test_a_format_that_fails_is_named(make_plugin: Callable[..., Any], acme_file: Path, body: str, said: str) -> None:
@@ -164,6 +165,37 @@ def test_a_format_that_hangs_is_killed(make_plugin: Callable[..., Any], acme_fil
 
     assert error.code == "checkpoint.format_failed"
     assert "no answer within 1 s" in error.message
+
+
+def test_what_a_hung_format_started_is_killed_with_it(
+    make_plugin: Callable[..., Any], acme_file: Path, tmp_path: Path
+) -> None:
+    pid = tmp_path / "pid"
+    body = (
+        "import subprocess; helper = subprocess.Popen(['sleep', '60']);"
+        f" open({str(pid)!r}, 'w').write(str(helper.pid)); time.sleep(60)"
+    )
+    failure(lambda: make_card(acme_file, tmp_path, make_plugin(body), timeout=3.0))
+    deadline = time.monotonic() + 10
+    while _runs(int(pid.read_text())) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _runs(int(pid.read_text()))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def test_a_format_sees_no_secret(
+    make_plugin: Callable[..., Any], acme_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("INFERPLANE_API_KEY", "HF_TOKEN", "MODELSCOPE_API_TOKEN", "ACME_SECRET", "ACME_TOKENS"):
+        monkeypatch.setenv(name, "sesame")
+    body = "raise RuntimeError(sorted(name for name in os.environ if os.environ[name] == 'sesame'))"
+    assert "['ACME_TOKENS']" in failure(lambda: read_card(acme_file, [make_plugin(body)], config())).message
 
 
 def test_a_failure_is_not_cached(make_plugin: Callable[..., Any], acme_file: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def make_platform() -> Callable[..., FoundPlatform]:
         state: str = "PRESENT",
         *,
         tier: int = 5,
-        on_host: bool = False,
+        on_host: bool | None = False,
         reasons: tuple[Reason, ...] = (),
         described: bool = True,
         vendor: int | None = None,

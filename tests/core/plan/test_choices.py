@@ -11,8 +11,8 @@ from inferplane.config import Config
 from inferplane.errors import InvalidValue
 from inferplane.plan.dtypes import choose_dtype, choose_kv_dtype
 from inferplane.plan.limits import LimitsChoice, choose_limits
-from inferplane.plan.options import platform_options
 from inferplane.plan.settings import Settings
+from inferplane.plugins.options import platform_options
 from inferplane_api.model import LayerSpec, ModelSpec
 from inferplane_api.spec import DeviceInfo, Option, PlatformSpec, SchedulingConstraints
 
@@ -184,3 +184,12 @@ def test_wrong_options(given: dict[str, str], environ: dict[str, str], texts: li
     with pytest.raises(InvalidValue) as caught:
         platform_options(SPEC, given, environ)
     assert all(text in str(caught.value) for text in texts)
+
+
+def test_a_secret_of_the_wrong_type_is_not_shown() -> None:
+    options = (Option(name="pin", type="int", doc="A number.", variable="INFERPLANE_ACME_SECRET"),)
+    spec = PlatformSpec(name="acme", load="m:P", probe="m:p", tier=5, options=options)
+    for given, environ in (({"pin": "s3same"}, {}), ({}, {"INFERPLANE_ACME_SECRET": "s3same"})):
+        with pytest.raises(InvalidValue) as caught:
+            platform_options(spec, given, environ)
+        assert "s3same" not in f"{caught.value} {caught.value.__cause__}"

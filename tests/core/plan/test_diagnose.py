@@ -67,6 +67,23 @@ def test_a_failed_platform(cpu_only: Discovery, make_platform: Make, state: str,
     assert any(f"platform 'acme' of acme-dist 1.2 is {state}" in message for message in messages(findings, "warning"))
 
 
+def test_the_remedy_of_an_incompatible_one_is_one(cpu_only: Discovery, make_platform: Make) -> None:
+    hint = "pip install --upgrade acme-dist, or a core that it fits"
+    cpu_only.platforms.append(make_platform("acme", "INCOMPATIBLE", reasons=(Reason(code="api.range", hint=hint),)))
+    cpu_only.refused.append(
+        Refused(
+            group="inferplane.attention",
+            name="acme.fast",
+            distribution="acme-dist",
+            version="1.2",
+            state=ProbeState.INCOMPATIBLE,
+            reason=Reason(code="api.range", hint=hint),
+        )
+    )
+    remedies = [finding.remedy for finding in diagnose(cpu_only, None) if finding.level == "warning"]
+    assert remedies == [f"{hint}; or pip uninstall acme-dist"] * 2, "to install the same again would not help"
+
+
 def test_hardware_that_a_container_hides_is_a_warning_with_the_flag(cpu_only: Discovery, make_platform: Make) -> None:
     hidden = Reason(code=NOT_EXPOSED, hint="--device /dev/acme")
     cpu_only.platforms.append(make_platform("acme", "ABSENT", on_host=True, reasons=(hidden,)))
@@ -176,7 +193,7 @@ def test_the_command_on_a_wrong_name(doctor: Callable[..., tuple[int, str]]) -> 
 
 def test_the_command_on_a_wrong_variable(doctor: Callable[..., tuple[int, str]]) -> None:
     status, text = doctor(PRESENT, INFERPLANE_PLUGIN="x", INFERPLANE_PLUGINS="acme")
-    assert status == 1, "it may be of a plugin that the list leaves out"
+    assert status == 2, "so near to one that exists, it is not of a plugin that the list leaves out"
     assert "INFERPLANE_PLUGIN is not a variable" in text
     assert "did you mean INFERPLANE_PLUGINS?" in text
 
@@ -222,3 +239,55 @@ def test_the_command_on_a_plugin_that_changes_the_core(doctor: Callable[..., tup
     assert status == 1
     assert "plugin acme 1.0 changes the core" in text
     assert "inferplane_api.spec.PageSizes.allows" in text
+
+
+def test_the_command_calls_only_what_was_read_usable(doctor: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    doctor(PRESENT)
+    points = tmp_path / "acme-1.0.dist-info" / "entry_points.txt"
+    extra = "[inferplane.parsers]\nodd-parser = acme:PLATFORM\n[inferplane.paresrs]\nodd = acme:PLATFORM\n"
+    table = _rows(tmp_path, points.read_text() + extra)
+    assert "usable" not in table["odd-parser"]
+    assert "not read" in table["odd-parser"]
+    assert "unknown kind" in table["odd"]
+    assert "usable" in table["acme-checks"]
+
+
+def _rows(folder: Path, points: str) -> dict[str, str]:
+    """Name of an entry to its row of the doctor's table."""
+    (folder / "acme-1.0.dist-info" / "entry_points.txt").write_text(points)
+    code = (
+        "from inferplane.cli.doctor import _plugin_table\n"
+        "from inferplane.config import PlatformConfig\nfrom inferplane.host.facts import collect_host\n"
+        "from inferplane.plugins.discovery import discover\nimport json\n"
+        "with discover(collect_host(), PlatformConfig(plugins=('acme',)), strict=False) as found:\n"
+        "    print(json.dumps([list(row) for row in _plugin_table(found).rows]))"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("INFERPLANE_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**kept, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {row[1]: " ".join(row) for row in json.loads(done.stdout)}
+
+
+SECRET = "s3same-open"
+
+
+def test_no_command_shows_a_secret(doctor: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    option = "Option(name='key', doc='Opens it.', variable='INFERPLANE_ACME_API_KEY')"
+    body = (
+        f"{PRESENT}\nPLATFORM = PlatformSpec(name='acme', load='acme:P', probe='acme:probe', tier=5,"
+        f" options=({option}, Option(name='access_token', type='int', doc='A number.')))"
+    )
+    variables = dict.fromkeys(("INFERPLANE_API_KEY", "HF_TOKEN", "INFERPLANE_ACME_API_KEY"), SECRET)
+    for arguments in (
+        ("--plugins", "acme", "--json"),
+        ("--plugins", "acme", "--platform-option", f"key={SECRET}"),
+        ("--plugins", "acme", "--json", "--platform-option", f"access_token={SECRET}"),
+    ):
+        _, text = doctor(body, *arguments, **variables)
+        assert "acme" in text
+        assert SECRET not in text

@@ -13,12 +13,13 @@ from inferplane.config import Config
 from inferplane.config.flags import add_config_flags, collect_config
 from inferplane.config.parser import Parser
 from inferplane.plan.provenance import SECTIONS
+from inferplane.plan.record import selection_record
 from inferplane.plan.resolve import resolve
 from inferplane.plugins.discovery import Discovery
 from inferplane.plugins.records import Found
 from inferplane_api.checkpoint import CheckpointCard
 from inferplane_api.model import LayerSpec
-from inferplane_api.spec import ConfigPatch
+from inferplane_api.spec import ConfigPatch, Option
 
 Make = Callable[..., Any]
 LAYER = LayerSpec(num_heads=4, num_kv_heads=2, head_size=64)
@@ -89,4 +90,39 @@ def test_where_a_value_was_said_is_no_part_of_it() -> None:
     assert parse("--seed", "3") == Config.from_flat({"seed": 3})
     assert parse("--seed", "3") != Config.from_flat({"seed": 4})
     assert parse("--seed", "3").origin("seed") == "flag --seed"
-    assert "origins" not in str(parse("--seed", "3").model_dump())
+    assert "origins" not in parse("--seed", "3").model_dump()
+
+
+def test_each_option_of_a_platform_is_a_setting_and_a_secret_is_not_shown(
+    make_host: Callable[..., Any], make_platform: Callable[..., Any], make_model: Callable[..., Any]
+) -> None:
+    options = (
+        Option(name="power", type="int", default=5, doc="Watts.", variable="INFERPLANE_ACME_POWER"),
+        Option(name="clock", type="float", default=1.5, doc="GHz."),
+        Option(name="turbo", type="bool", doc="Faster."),
+        Option(name="license", doc="Opens it.", variable="INFERPLANE_ACME_API_KEY"),
+        Option(name="access_token", doc="Opens it."),
+    )
+    discovery = Discovery(make_host())
+    discovery.platforms.append(make_platform("acme", options=options, runner_seam=True))
+    discovery.formats.append(Found(spec=SAFETENSORS, distribution="inferplane", version="0.1.0"))
+    given = ["--platform-option", "access_token=s3same", "--platform-option", "turbo=yes"]
+    plan = resolve(
+        parse(*given),
+        make_model((LAYER,)),
+        CheckpointCard(config={}),
+        "/x",
+        SAFETENSORS.id,
+        discovery,
+        environ={"INFERPLANE_ACME_POWER": "7", "INFERPLANE_ACME_API_KEY": "s3same"},
+    )
+    path = "platform.platform_option"
+    found = {setting.path: (setting.value, setting.source) for setting in plan.settings}
+    assert found[f"{path}.power"] == ("7", "variable INFERPLANE_ACME_POWER")
+    assert found[f"{path}.clock"] == ("1.5", "default")
+    assert found[f"{path}.turbo"] == ("True", "flag --platform-option")
+    assert found[f"{path}.license"] == ("(set, not shown)", "variable INFERPLANE_ACME_API_KEY")
+    assert found[f"{path}.access_token"] == ("(set, not shown)", "flag --platform-option")
+    assert found[path] == ("access_token, turbo", "flag --platform-option")
+    assert "s3same" not in str(selection_record(plan))
+    assert plan.platform_options["license"] == "s3same", "the platform itself gets it"

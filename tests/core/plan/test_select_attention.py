@@ -10,7 +10,7 @@ import pytest
 from inferplane.errors import InferplaneError, InvalidValue
 from inferplane.plan.geometry import LayerGroup
 from inferplane.plan.select_attention import AttentionChoice, GroupNeed, Offer, find_backend, select_attention
-from inferplane.plugins.records import Refused
+from inferplane.plugins.records import NOT_LISTED, LeftOut, Refused
 from inferplane_api.spec import (
     AttentionRequest,
     DeviceInfo,
@@ -206,3 +206,22 @@ def test_page_sizes_count(make_attention: Make) -> None:
     (choice,) = select_attention([picky], offer(make_attention("big.x", score=90), make_attention("any.x")), None)
     assert choice.found.spec.id == "any.x"
     assert choice.decision.losers[0].reasons == (reason,)
+
+
+def test_what_is_left_out_is_told(make_attention: Callable[..., Any]) -> None:
+    left_out = LeftOut(
+        distribution="flash-dist",
+        version="2",
+        names=("flash.paged", "flash"),
+        kinds=("attention", "platforms"),
+        reason=Reason(code=NOT_LISTED, hint="not named by plugins"),
+    )
+    have = offer(make_attention("other.plain"))._replace(left_out=(left_out,))
+    for name in ("flash.paged", "PAGED"):
+        with pytest.raises(InvalidValue, match=r"is installed \(flash-dist 2\) and left out: not named") as caught:
+            find_backend(name, have)
+        assert "add flash-dist to --plugins" in caught.value.remedy
+    with pytest.raises(InvalidValue) as caught:
+        find_backend("flash.pagde", have)
+    assert "did you mean 'flash.paged'?" in caught.value.remedy
+    assert "left out" in caught.value.remedy

@@ -11,7 +11,7 @@ import pytest
 from inferplane.errors import InferplaneError
 from inferplane.host.hardware import load_hardware_table
 from inferplane.plan.select_platform import PlatformChoice, Situation, select_platform
-from inferplane.plugins.records import NOT_EXPOSED
+from inferplane.plugins.records import DISABLED, NOT_EXPOSED, NOT_LISTED, NOT_LOCKED, LeftOut
 from inferplane_api.spec import Reason
 
 DISPLAY, ACCELERATOR = 0x03, 0x12
@@ -48,6 +48,7 @@ class Row(NamedTuple):
     asked: dict[str, str | list[str]]
     warnings: tuple[str, ...] = ()
     """Each is in one warning of the automatic choice, and there are no others."""
+    left_out: tuple[LeftOut, ...] = ()
 
 
 TABLE = [
@@ -174,8 +175,77 @@ TABLE = [
         (REFERENCE,),
         NO_BUS,
         ("inferplane-cpu",),
-        ["no platform can run", "platform 'cpu' is installed (inferplane-cpu) and left out by --plugins"],
-        {"cpu": ["platform 'cpu' is installed (inferplane-cpu) and left out by --plugins", "allow it"]},
+        ["no platform can run", "platform 'cpu' is installed (inferplane-cpu 3) and left out: by --disable-plugins"],
+        {
+            "cpu": [
+                "platform 'cpu' is installed (inferplane-cpu 3) and left out: by --disable-plugins",
+                "take inferplane-cpu off --disable-plugins",
+            ]
+        },
+        left_out=(
+            LeftOut(
+                distribution="inferplane-cpu",
+                version="3",
+                names=("cpu", "cpu.sdpa"),
+                kinds=("platforms", "attention"),
+                reason=Reason(code=DISABLED, hint="by --disable-plugins"),
+            ),
+        ),
+    ),
+    *(
+        Row(
+            f"a stranger's left out: {code}",
+            (CPU,),
+            NO_BUS,
+            ("acme-npu",),
+            "cpu",
+            {
+                "acme": ["platform 'acme' is installed (acme-npu 2) and left out: somehow", remedy],
+                "acne": ["platform 'acne' is unknown", "did you mean --platform acme?", "acme-npu 2", remedy],
+            },
+            left_out=(
+                LeftOut(
+                    distribution="acme-npu",
+                    version="2",
+                    names=("acme",),
+                    kinds=("platforms",),
+                    reason=Reason(code=code, hint="somehow"),
+                ),
+            ),
+        )
+        for code, remedy in (
+            (DISABLED, "take acme-npu off --disable-plugins"),
+            (NOT_LISTED, "add acme-npu to --plugins"),
+            (NOT_LOCKED, "inferplane plugins lock"),
+        )
+    ),
+    *(
+        Row(
+            f"better one {state}, its evidence unknown, {what}",
+            (CPU, acme(state, on_host=None, described=False)),
+            bus,
+            (),
+            ["is unknown", f"acme-dist 1.2 is {state}", "--platform cpu", "--disable-plugins acme-dist"]
+            if refuses
+            else "cpu",
+            {"cpu": "cpu", "acme": [f"acme-dist 1.2 is {state}"]},
+            () if refuses else ("whether its hardware is on this host is unknown",),
+        )
+        for state in ("BROKEN", "INCOMPATIBLE")
+        for what, bus, refuses in (
+            ("nothing on the bus", NO_BUS, False),
+            ("an accelerator of nobody's on the bus", ((ACME, ACCELERATOR),), True),
+            ("a display of nobody's on the bus", ((ACME, DISPLAY),), False),
+        )
+    ),
+    Row(
+        "better one unreadable, another plugin accounts for the accelerator",
+        (CPU, acme("ABSENT"), Platform("beta", "BROKEN", {"tier": 5, "on_host": None, "described": False})),
+        ((ACME, ACCELERATOR),),
+        (),
+        "cpu",
+        {},
+        ("beta-dist 1.2 is BROKEN",),
     ),
     Row(
         "unknown name",
@@ -193,7 +263,9 @@ def select(make_platform: Callable[..., Any], make_host: Callable[..., Any]) -> 
     def run(row: Row, requested: str | None) -> PlatformChoice:
         platforms = [make_platform(each.name, each.state, **each.options) for each in row.platforms]
         packages = {*row.installed, *(found.distribution for found in platforms)}
-        situation = Situation(platforms, make_host(*row.bus), load_hardware_table(), packages.__contains__)
+        situation = Situation(
+            platforms, make_host(*row.bus), load_hardware_table(), packages.__contains__, row.left_out
+        )
         return select_platform(situation, requested)
 
     return run

@@ -16,6 +16,7 @@ import pytest
 
 from inferplane.config import PlatformConfig
 from inferplane.errors import InferplaneError
+from inferplane.plugins import child_process
 from inferplane.plugins.discovery import Discovery, discover
 from inferplane.plugins.records import NOT_EXPOSED, FoundPlatform
 from inferplane_api import API_VERSION
@@ -225,16 +226,43 @@ def test_a_plugin_that_reads_stdin_gets_nothing(write_platform: Write, host: Hos
         (("inferplane-api>=0.1", "torch>=99"), "torch.range: torch wants >=99, has 2.13.0+cpu"),
     ],
 )
-def test_incompatible_by_metadata_is_not_imported(
+def test_incompatible_by_metadata_is_read_for_its_evidence_and_not_probed(
     write_platform: Write, host: HostInfo, tmp_path: Path, requires: tuple[str, ...], text: str
 ) -> None:
-    marker = tmp_path / "imported"
-    write_platform("acme-npu", f"open({str(marker)!r}, 'w')\n" + HEALTHY, requires=requires)
+    marker, node = tmp_path / "probed", tmp_path / "acme0"
+    source = HEALTHY.replace("tier=5", f"tier=5, evidence=Evidence(device_paths=({str(tmp_path / 'acme*')!r},))")
+    write_platform(
+        "acme-npu",
+        source.replace("def probe(host):", f"def probe(host):\n    open({str(marker)!r}, 'w')"),
+        requires=requires,
+    )
+    for here in (False, True):
+        if here:
+            node.touch()
+        with discover(host, config("acme-npu"), environ={}) as discovery:
+            found = find(discovery, "acme")
+        assert (found.state, found.on_host) == (ProbeState.INCOMPATIBLE, here)
+        assert str(found.result.reasons[0]).startswith(text)
+        assert "pip install" in found.result.reasons[0].hint
+    assert not marker.exists()
+
+
+def test_incompatible_and_unreadable_leaves_its_hardware_unknown(write_platform: Write, host: HostInfo) -> None:
+    write_platform("acme-npu", "from inferplane_api.spec import Tomorrow", requires=("inferplane-api>=7",))
     with discover(host, config("acme-npu"), environ={}) as discovery:
         found = find(discovery, "acme")
-    assert (found.state, found.spec) == (ProbeState.INCOMPATIBLE, None)
-    assert str(found.result.reasons[0]).startswith(text)
-    assert "pip install" in found.result.reasons[0].hint
+    assert (found.state, found.on_host) == (ProbeState.INCOMPATIBLE, None)
+    assert [reason.code for reason in found.result.reasons] == ["api.range", "plugin.import"]
+
+
+def test_a_part_of_an_incompatible_plugin_is_not_imported(
+    write_distribution: Write, host: HostInfo, tmp_path: Path
+) -> None:
+    marker = tmp_path / "imported"
+    source = f"open({str(marker)!r}, 'w')\n" + FAST + "A = attention('acme.fast')"
+    write_distribution("acme-npu", source, {"attention": {"acme.fast": "A"}}, requires=("inferplane-api>=7",))
+    with discover(host, config("acme-npu"), environ={}) as discovery:
+        assert discovery.refused[0].state is ProbeState.INCOMPATIBLE
     assert not marker.exists()
 
 
@@ -447,17 +475,124 @@ def test_hardware_without_device_nodes_is_not_exposed(write_platform: Write, hos
     [
         ("inferplane-cuda", 0x10DE, 0x030200, True),
         ("inferplane-cuda", 0x1002, 0x120000, False),
-        ("acme-npu", 0x1E52, 0x120000, True),  # an accelerator that no known package is for
-        ("acme-npu", 0x1E52, 0x030000, False),  # any display may be there
-        ("acme-npu", 0x1002, 0x120000, False),  # somebody else's
+        ("acme-npu", 0x1E52, 0x120000, None),  # nobody can tell; selection looks at the bus
+        ("acme-npu", 0x1002, 0x120000, None),
     ],
 )
 def test_evidence_without_a_descriptor(
-    write_platform: Write, host: HostInfo, distribution: str, vendor: int, pci_class: int, on_host: bool
+    write_platform: Write, host: HostInfo, distribution: str, vendor: int, pci_class: int, on_host: bool | None
 ) -> None:
     write_platform(distribution, "import no_such_driver", platform="thing")
     with discover(with_device(host, vendor, pci_class), config(distribution), environ={}) as discovery:
         assert find(discovery, "thing").on_host is on_host
+
+
+def test_a_broken_one_that_declares_no_evidence_is_unknown(write_platform: Write, host: HostInfo) -> None:
+    write_platform("acme-npu", HEALTHY.replace("    return", "    raise OSError\n    return"))
+    with discover(host, config("acme-npu"), environ={}) as discovery:
+        assert find(discovery, "acme").on_host is None
+
+
+OPTIONS = """
+import os
+from inferplane_api.spec import *
+PLATFORM = PlatformSpec(name="{name}", load="{module}:P", probe="{module}:probe", tier=5, options=(
+    Option(name="power", type="int", default=5, doc="Watts.", variable="INFERPLANE_ACME_POWER"),
+    Option(name="key", doc="Opens it.", variable="INFERPLANE_ACME_API_KEY"),
+))
+def probe(host):
+    secrets = [name for name in sorted(os.environ) if os.environ[name] == "sesame"]
+    return ProbeResult(state=ProbeState.PRESENT, devices=(DeviceInfo(name=f"{host.options} {secrets}"),))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "options"),
+    [
+        ({}, {}, {"power": 5}),
+        ({}, {"INFERPLANE_ACME_POWER": "7"}, {"power": 7}),
+        ({"power": "8", "of_another_platform": "1"}, {"INFERPLANE_ACME_POWER": "7"}, {"power": 8}),
+    ],
+)
+def test_a_probe_is_told_its_options(
+    write_platform: Write, host: HostInfo, given: dict[str, str], environ: dict[str, str], options: dict[str, int]
+) -> None:
+    write_platform("acme-npu", OPTIONS)
+    settings = PlatformConfig(plugins=("acme-npu",), platform_option=given)  # type: ignore[call-arg]
+    with discover(host, settings, environ=environ) as discovery:
+        (device,) = find(discovery, "acme").result.devices
+    assert device.name.startswith(f"{options} ")
+
+
+def test_a_senseless_option_is_broken_and_not_probed(write_platform: Write, host: HostInfo) -> None:
+    write_platform("acme-npu", OPTIONS)
+    with discover(host, config("acme-npu"), environ={"INFERPLANE_ACME_POWER": "much"}) as discovery:
+        found = find(discovery, "acme")
+    assert (found.state, found.result.reasons[0].code) == (ProbeState.BROKEN, "option.value")
+    assert found.result.reasons[0].hint == "INFERPLANE_ACME_POWER='much': not of type int: Watts."
+
+
+def test_a_child_sees_no_secret_but_those_its_platform_declares(
+    write_platform: Write, host: HostInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("INFERPLANE_API_KEY", "HF_TOKEN", "ACME_SECRET", "OPENAI_API_KEY", "INFERPLANE_ACME_API_KEY")
+    for name in names:
+        monkeypatch.setenv(name, "sesame")
+    write_platform("acme-npu", OPTIONS)
+    with discover(host, config("acme-npu")) as discovery:
+        (device,) = find(discovery, "acme").result.devices
+    assert device.name == "{'power': 5, 'key': 'sesame'} ['INFERPLANE_ACME_API_KEY']"
+
+
+def test_an_inspection_that_fails_in_an_unforeseen_way_stops_nobody_else(
+    write_platform: Write, host: HostInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inferplane.plugins import inspection
+
+    write_platform("acme-npu", HEALTHY)
+    write_platform("fine-npu", HEALTHY)
+    real = inspection.unsound
+
+    def fail(spec: msgspec.Struct) -> object:
+        if getattr(spec, "name", "") == "acme":
+            raise RecursionError("too deep")
+        return real(spec)
+
+    monkeypatch.setattr(inspection, "unsound", fail)
+    with discover(host, config("acme-npu", "fine-npu"), environ={}) as discovery:
+        assert find(discovery, "fine").state is ProbeState.PRESENT
+        found = find(discovery, "acme")
+    assert (found.state, found.result.reasons[0].code) == (ProbeState.BROKEN, "plugin.inspection")
+    assert "RecursionError: too deep" in found.result.reasons[0].hint
+
+
+def test_evidence_that_cannot_be_looked_for_stops_nobody_else(write_platform: Write, host: HostInfo) -> None:
+    write_platform("acme-npu", HEALTHY.replace("tier=5", "tier=5, evidence=Evidence(device_paths=('/\\0/*',))"))
+    write_platform("fine-npu", HEALTHY)
+    with discover(host, config("acme-npu", "fine-npu"), environ={}) as discovery:
+        assert find(discovery, "fine").state is ProbeState.PRESENT
+        assert [found.name for found in discovery.platforms if found.name == "acme"] == ["acme"]
+
+
+def test_nothing_is_imported_from_the_working_folder(
+    write_platform: Write, host: HostInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a Python that does not know PYTHONSAFEPATH, which ignoring the environment variable stands for."""
+    (tmp_path / "here").mkdir()
+    for name in ("msgspec", "struct", "acme_npu"):
+        (tmp_path / "here" / f"{name}.py").write_text("raise RuntimeError('of the working folder')")
+    write_platform("acme-npu", HEALTHY)
+    monkeypatch.chdir(tmp_path / "here")
+    real = child_process.child_environment
+
+    def older() -> dict[str, str]:
+        environment = real()
+        del environment["PYTHONSAFEPATH"]
+        return environment
+
+    monkeypatch.setattr(child_process, "child_environment", older)
+    with discover(host, config("acme-npu"), environ={}) as discovery:
+        assert find(discovery, "acme").state is ProbeState.PRESENT
 
 
 def test_an_unknown_variable_is_an_error_with_a_suggestion(host: HostInfo) -> None:
@@ -475,6 +610,13 @@ def test_a_declared_variable_is_known(write_platform: Write, host: HostInfo) -> 
     with discover(host, PlatformConfig(), environ=environ) as discovery:  # type: ignore[call-arg]
         assert discovery.problems == []
         assert {found.name for found in discovery.platforms} == {"acme", "reference"}
+
+
+def test_a_typo_in_a_variable_is_an_error_though_a_plugin_was_not_read(write_platform: Write, host: HostInfo) -> None:
+    write_platform("acme-npu", HEALTHY)
+    with pytest.raises(InferplaneError) as caught:
+        discover(host, config(deny=("acme-npu",)), environ={"INFERPLANE_LOGLEVEL": "x"})
+    assert caught.value.remedy == "did you mean INFERPLANE_LOG_LEVEL?"
 
 
 def test_a_variable_of_a_plugin_that_was_not_read_is_a_warning(write_platform: Write, host: HostInfo) -> None:

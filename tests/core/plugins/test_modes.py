@@ -15,7 +15,14 @@ from inferplane.config import PlatformConfig
 from inferplane.errors import InferplaneError, InvalidValue
 from inferplane.plugins.discovery import Discovery, discover
 from inferplane.plugins.inventory import list_entry_points
-from inferplane.plugins.lockfile import edited_files, lock_installed, locked_now, write_lock
+from inferplane.plugins.lockfile import (
+    added_files,
+    edited_files,
+    foreign_modules,
+    lock_installed,
+    locked_now,
+    write_lock,
+)
 from inferplane_api.spec import HostInfo
 
 Write = Callable[..., str]
@@ -132,6 +139,97 @@ def test_a_file_edited_after_the_installation_is_named(lock: Path, two: Path, ho
         file.write("# patched by hand\n")
     with pytest.raises(InferplaneError, match=r"acme-npu 1\.2 is not as it was installed: acme_npu\.py"):
         discover(host, locked(lock), environ={})
+
+
+def make_package(site: Path, module: str) -> Path:
+    """Turn the installed module into a package, as its wheel would have brought it."""
+    package = site / module
+    (package / "data").mkdir(parents=True)
+    (site / f"{module}.py").rename(package / "__init__.py")
+    (package / "data" / "table.json").write_text("1")
+    info = f"{module}-1.2.dist-info"
+    lines = []
+    for file in (f"{module}/__init__.py", f"{module}/data/table.json", f"{info}/METADATA", f"{info}/entry_points.txt"):
+        digest = base64.urlsafe_b64encode(hashlib.sha256((site / file).read_bytes()).digest()).rstrip(b"=").decode()
+        lines.append(f"{file},sha256={digest},1")
+    (site / info / "RECORD").write_text("\n".join([*lines, f"{info}/RECORD,,"]) + "\n")
+    return package
+
+
+@pytest.mark.parametrize("file", ["extra.py", "data/more.json", "sub/__init__.py", "__init__.cpython-312-x86.so"])
+def test_a_file_added_to_a_package_is_named(file: str, two: Path, host: HostInfo, tmp_path: Path) -> None:
+    package = make_package(two, "acme_npu")
+    path = tmp_path / "plugins.lock"
+    write_lock(lock_installed(each for each in list_entry_points() if each.distribution == "acme-npu"), path)
+    (package / "__pycache__").mkdir()
+    (package / "__pycache__" / "x.pyc").write_text("compiled")
+    with discover(host, locked(path), environ={}) as discovery:
+        assert "acme-npu" in names(discovery)
+    (package / file).parent.mkdir(exist_ok=True)
+    (package / file).write_text("")
+    # A line without a hash is what an installer writes for compiled files only, and vouches for nothing.
+    with (two / "acme_npu-1.2.dist-info" / "RECORD").open("a") as lines:
+        lines.write(f"acme_npu/{file},,\n")
+    with pytest.raises(InferplaneError, match=rf"acme-npu 1\.2 is not as it was installed: acme_npu/{file} was added"):
+        discover(host, locked(path), environ={})
+
+
+@pytest.mark.parametrize("name", ["acme_npu.py", "acme_npu/__init__.py"])
+def test_a_module_of_the_same_name_that_is_found_first_is_named(
+    name: str, lock: Path, host: HostInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early, marker = tmp_path / "early", tmp_path / "imported"
+    (early / name).parent.mkdir(parents=True)
+    (early / name).write_text(f"open({str(marker)!r}, 'w')")
+    monkeypatch.syspath_prepend(str(early))
+    with pytest.raises(InferplaneError) as caught:
+        discover(host, locked(lock), environ={})
+    assert caught.value.code == "plugins.locked"
+    want = f"an import would not find the modules of acme-npu 1.2: acme_npu is {early / name}"
+    assert want in caught.value.message
+    assert not marker.exists()
+
+
+def test_a_package_beside_the_module_is_found_first_and_named(lock: Path, two: Path, host: HostInfo) -> None:
+    (two / "acme_npu").mkdir()
+    (two / "acme_npu" / "__init__.py").write_text("")
+    with pytest.raises(InferplaneError, match=r"modules of acme-npu 1\.2: acme_npu is .*__init__"):
+        discover(host, locked(lock), environ={})
+
+
+def test_a_module_of_the_same_name_changes_the_hash_of_files(
+    lock: Path, host: HostInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "early").mkdir()
+    (tmp_path / "early" / "beta_npu.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path / "early"))
+    with pytest.raises(InferplaneError, match=r"beta-npu is locked at 1\.2 \(sha256:\w+ of its files\) and 1\.2"):
+        discover(host, locked(lock), environ={})
+
+
+def test_a_shared_folder_without_code_of_its_own_is_walked_through(
+    write_distribution: Write, site: Path, host: HostInfo, tmp_path: Path
+) -> None:
+    """`vendors.acme.descriptor`, where other distributions put packages into `vendors` too."""
+    write_distribution("acme-npu", "", {"models": {"m": "MODEL"}})
+    (site / "acme_npu.py").unlink()
+    info = site / "acme_npu-1.2.dist-info"
+    (info / "entry_points.txt").write_text("[inferplane.models]\nm = vendors.acme.descriptor:MODEL\n")
+    package = site / "vendors" / "acme"
+    package.mkdir(parents=True)
+    (site / "vendors" / "others.py").write_text("raise RuntimeError")
+    lines = []
+    for file in ("__init__.py", "descriptor.py"):
+        (package / file).write_text("raise RuntimeError('imported')")
+        digest = base64.urlsafe_b64encode(hashlib.sha256((package / file).read_bytes()).digest()).rstrip(b"=").decode()
+        lines.append(f"vendors/acme/{file},sha256={digest},1")
+    (info / "RECORD").write_text("\n".join(lines) + "\n")
+    assert (added_files("acme-npu"), foreign_modules("acme-npu")) == ([], [])
+    (package / "descriptor").mkdir()
+    (package / "descriptor" / "__init__.py").write_text("")
+    assert added_files("acme-npu") == ["vendors/acme/descriptor/__init__.py"]
+    (foreign,) = foreign_modules("acme-npu")
+    assert foreign == f"vendors.acme.descriptor is {package / 'descriptor' / '__init__.py'}"
 
 
 def test_without_a_record_the_files_are_hashed(lock: Path, two: Path, host: HostInfo) -> None:

@@ -167,6 +167,24 @@ def test_without_a_chip_it_is_absent_and_a_bad_variable_is_a_warning(
         assert part in warning
 
 
+def test_its_options_reach_the_probe_and_the_record(
+    thin: Any, plugins: tuple[Path, ...], record: Callable, tiny_llama_dir: Path
+) -> None:
+    arguments = ("explain", "--model", str(tiny_llama_dir), "--json")
+    flags = ("--platform-option", "devices=1", "--platform-option", "memory_mib=512")
+    plan = record(thin.run(*arguments, *flags, plugins=plugins))
+    assert (plan["platform"]["id"], plan["device"]["memory_bytes"]) == ("examplechip", 512 * 2**20)
+    variable = {"INFERPLANE_EXAMPLECHIP_MEMORY_MIB": "256"}
+    plan = record(thin.run(*arguments, *flags[:2], plugins=plugins, environment=variable))
+    assert plan["device"]["memory_bytes"] == 256 * 2**20
+    settings = {setting["path"]: (setting["value"], setting["source"]) for setting in plan["settings"]}
+    assert settings["platform.platform_option.devices"] == ("1", "flag --platform-option")
+    assert settings["platform.platform_option.memory_mib"] == ("256", "variable INFERPLANE_EXAMPLECHIP_MEMORY_MIB")
+    done = thin.run(*arguments, "--platform-option", "devices=-1", "--platform", "examplechip", plugins=plugins)
+    assert done.returncode == 1
+    assert "devices wants 0 or more, has -1" in " ".join(done.stderr.split())
+
+
 def get(url: str, body: dict | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data=data, headers={"content-type": "application/json"})

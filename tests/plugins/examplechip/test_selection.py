@@ -139,6 +139,32 @@ def test_failing_without_its_hardware_is_one_warning(name: str, plugin: Any, exp
     assert f"--disable-plugins {name}-inferplane" in warnings
 
 
+def test_of_another_contract_with_a_device_node_refuses_the_start(
+    vendor: Callable[..., Path], explain: Any, tmp_path: Path
+) -> None:
+    """What shows its hardware is known from its descriptor alone, which is read though it is not used."""
+    node = tmp_path / "nodes" / "acme0"
+    descriptor = DESCRIPTOR.replace("/nonexistent/{name}*", str(node))
+    plugin = vendor("morrow", descriptor, api="inferplane-api>=7", probe=PROBE.replace("BODY", PRESENT))
+    variant = FAILURES["tomorrow"]
+    platform, warnings = chosen(explain(plugin))
+    assert platform == "cpu"
+    assert_named(warnings, "morrow", variant)
+    node.parent.mkdir()
+    node.touch()
+    text = refusal(explain(plugin))
+    assert_named(text, "morrow", variant)
+    assert "its hardware is on this host" in text
+    assert "--platform cpu" in text
+
+
+def test_what_cannot_be_read_is_said_to_be_unknown(plugin: Any, explain: Any) -> None:
+    _, warnings = chosen(explain(plugin("unreadable")))
+    assert "whether its hardware is on this host is unknown" in warnings
+    text = refusal(explain(plugin("unreadable"), visible=True))
+    assert "unknown, and the bus shows an accelerator that may be it (1ace:0001 at 0000:01:00.0)" in text
+
+
 @pytest.mark.parametrize("visible", [True, False])
 @pytest.mark.parametrize("name", FAILURES)
 def test_failing_and_asked_for_is_an_error(name: str, visible: bool, plugin: Any, explain: Any) -> None:
