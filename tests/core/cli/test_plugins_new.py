@@ -5,9 +5,12 @@ tests/packaging installs it from wheels, runs the kit on it and serves with it.
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,3 +108,77 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: pytest.Captu
 )
 def test_the_range_of_the_contract(version: str, expected: str) -> None:
     assert api_range(version) == expected
+
+
+@pytest.fixture
+def in_container(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[dict[str, str]], list[tuple[int, int]]]:
+    """in_container(files below /) is what the scaffold's platform makes of them."""
+    spec = importlib.util.spec_from_file_location("scaffold_platform", project / f"inferplane_{NAME}" / "platform.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def below(*parts: str) -> Path:
+        path = Path(*parts)
+        return tmp_path / path.relative_to("/") if path.is_absolute() else path
+
+    def run(files: dict[str, str]) -> list[tuple[int, int]]:
+        for name, text in files.items():
+            file = tmp_path / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        monkeypatch.setattr(module, "Path", below)
+        memory = module.AcmeTwoMemory()
+        limits: list[tuple[int, int]] = module.container_limits()
+        least = min((limit - used for limit, used in limits), default=None)
+        assert 0 <= memory.free() <= memory.total()
+        if least is not None:
+            assert memory.free() == max(0, least)
+            assert memory.total() == min(limit for limit, _ in limits)
+        return limits
+
+    return run
+
+
+def test_the_memory_of_a_container_of_version_2(in_container: Any) -> None:
+    """Its own group has no limit, the pod's has; file pages of the pod can be dropped."""
+    group = "sys/fs/cgroup/pod"
+    files = {
+        "proc/self/cgroup": "0::/pod/app\n",
+        f"{group}/app/memory.max": "max\n",
+        f"{group}/app/memory.current": "900\n",
+        f"{group}/app/memory.stat": "anon 900\ninactive_file 0\n",
+        f"{group}/memory.max": "5000\n",
+        f"{group}/memory.current": "3000\n",
+        f"{group}/memory.stat": "anon 1000\ninactive_file 1200\n",
+    }
+    assert in_container(files) == [(5000, 1800)]
+
+
+def test_the_memory_of_a_container_of_version_1(in_container: Any) -> None:
+    """The group's path is the host's and does not exist here; the container's own is mounted at the root."""
+    files = {
+        "proc/self/cgroup": "11:cpu:/docker/abc\n12:memory:/docker/abc\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "4000\n",
+        "sys/fs/cgroup/memory/memory.usage_in_bytes": "3900\n",
+        "sys/fs/cgroup/memory/memory.stat": "cache 700\ntotal_inactive_file 500\n",
+    }
+    assert set(in_container(files)) == {(4000, 3400)}
+
+
+def test_more_used_than_allowed_is_nothing_free(in_container: Any) -> None:
+    group = "sys/fs/cgroup"
+    files = {
+        "proc/self/cgroup": "0::/\n",
+        f"{group}/memory.max": "100\n",
+        f"{group}/memory.current": "200\n",
+        f"{group}/memory.stat": "inactive_file 0\n",
+    }
+    assert in_container(files) == [(100, 200)]
+
+
+def test_without_control_groups_the_host_decides(in_container: Any) -> None:
+    assert in_container({}) == []

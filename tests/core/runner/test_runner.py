@@ -200,3 +200,13 @@ def test_core_has_one_runner(engine_of: Any, tiny_llama_dir: Path) -> None:
     runner = engine_of(tiny_llama_dir).runner
     assert isinstance(runner, TorchRunner)
     assert isinstance(runner, Runner)
+
+
+def test_a_model_of_another_version_than_planned_is_not_built(
+    engine_of: Any, plan_of: Any, tiny_llama_dir: Path
+) -> None:
+    """The package was replaced between the plan and the engine process."""
+    planned = plan_of(tiny_llama_dir).architecture
+    with pytest.raises(InferplaneError, match=rf"{planned.id} was planned with inferplane 0\.0\.9") as caught:
+        engine_of(tiny_llama_dir, architecture=msgspec.structs.replace(planned, version="0.0.9"))
+    assert caught.value.code == "plan.version"
