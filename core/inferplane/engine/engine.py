@@ -12,6 +12,7 @@ import msgspec
 from inferplane.engine.limits import step_limits
 from inferplane.engine.pace import Pace
 from inferplane.engine.scheduler import Scheduler
+from inferplane.engine.step_failure import describe, is_out_of_memory
 from inferplane.errors import InferplaneError
 from inferplane.log import get_logger
 from inferplane.plan.capacity import fit_capacity
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 MAX_FAILED_STEPS = 3
 """Failed steps in a row after which the engine gives up."""
+
+GOOD_STEPS = 64
+"""Steps without running out of memory after which they may be twice as large again; more after every relapse."""
 
 _logger = get_logger("engine")
 
@@ -54,6 +58,8 @@ class Engine:
         self._launched: deque[_Launched] = deque()
         self._paused = False
         self._failed_steps = 0
+        self._good_steps = 0
+        self._good_steps_wanted = GOOD_STEPS
         self.steps_completed = 0
         """Steps collected since start."""
         self.oldest_launch: float | None = None
@@ -97,7 +103,7 @@ class Engine:
         """True when `step` would do something."""
         scheduler = self._scheduler
         runnable = scheduler.num_requests > 0 and not self._paused
-        return runnable or bool(self._launched) or scheduler.has_notices
+        return runnable or bool(self._launched) or scheduler.has_notices or scheduler.has_late
 
     def step(self) -> list[tuple[str, Delta]]:
         """Launch the next step and, with the queue full or nothing to launch, collect the oldest.
@@ -106,6 +112,7 @@ class Engine:
         then a failure ends only the requests of the steps that it touches.
         """
         launched = False
+        self._scheduler.expire()
         if not self._paused:
             plan = self._scheduler.schedule()
             launched = not plan.empty
@@ -115,6 +122,10 @@ class Engine:
         if self._launched and (not launched or len(self._launched) >= self._queue_depth):
             outputs = self._collect()
         return self._scheduler.take_notices() + outputs
+
+    def take_started(self) -> list[tuple[str, str]]:
+        """(client id, request id) of the requests that left the queue since the last call."""
+        return self._scheduler.take_started()
 
     def stats(self) -> Stats:
         """Counters since start and gauges of now."""
@@ -146,18 +157,47 @@ class Engine:
             self._fail(oldest.plan, error)
             return []
         self._failed_steps = 0
+        self._grow()
         self.steps_completed += 1
         self.pace.learn(self._clock() - oldest.at, oldest.plan.num_tokens)
         self._note_oldest()
         return self._scheduler.update(oldest.plan, result)
 
     def _fail(self, plan: StepPlan, error: Exception) -> None:
+        if is_out_of_memory(error) and plan.num_tokens > 1:
+            self._shrink(plan, error)
+            return
         self._failed_steps += 1
-        cause = f"{type(error).__name__}: {error}"
-        _logger.error("step %d failed: %s", plan.step_id, cause, exc_info=error)
-        self._scheduler.fail_from(plan.step_id, f"the step failed: {cause}")
+        failure = describe(error)
+        _logger.error(
+            "step %d failed (error id %s): %s; remedy: %s",
+            plan.step_id, failure.error_id, failure.cause, failure.remedy, exc_info=error,
+        )  # fmt: skip
+        self._scheduler.fail_from(plan.step_id, failure.public, failure.code)
         if self._failed_steps >= MAX_FAILED_STEPS:
             raise error
+
+    def _shrink(self, plan: StepPlan, error: Exception) -> None:
+        """A step that needs more memory than there is is computed again in smaller ones: nobody has to fail for it."""
+        if self._scheduler.max_tokens < self._scheduler.limits.max_tokens:
+            self._good_steps_wanted *= 2
+        self._good_steps = 0
+        smaller = plan.num_tokens // 2
+        _logger.warning(
+            "step %d ran out of memory with %d tokens of %d requests (%s); they are computed again in steps of %d "
+            "tokens; remedy: %s",
+            plan.step_id, plan.num_tokens, len(plan.slots), error, smaller, describe(error).remedy,
+        )  # fmt: skip
+        self._scheduler.retry_from(plan.step_id, smaller)
+
+    def _grow(self) -> None:
+        present = self._scheduler.max_tokens
+        if present == self._scheduler.limits.max_tokens:
+            return
+        self._good_steps += 1
+        if self._good_steps >= self._good_steps_wanted:
+            self._good_steps = 0
+            self._scheduler.allow(2 * present)
 
     def _note_oldest(self) -> None:
         if self._launched:

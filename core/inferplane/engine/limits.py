@@ -26,6 +26,8 @@ class StepLimits(NamedTuple):
     chunking: bool = True
     """False: a prompt is scheduled whole or waits."""
     by_priority: bool = False
+    by_share: bool = False
+    """True: who used least goes first."""
 
 
 def step_limits(plan: Plan, max_model_len: int) -> StepLimits:
@@ -47,6 +49,7 @@ def step_limits(plan: Plan, max_model_len: int) -> StepLimits:
         mixed_steps=device.mixed_steps,
         chunking=chunking,
         by_priority=plan.policy == "priority",
+        by_share=plan.policy == "fair",
     )
 
 

@@ -50,6 +50,6 @@ def make_delta(
     return delta
 
 
-def error_delta(request_id: str, error: str) -> Delta:
-    """The last message of a request that failed."""
-    return Delta(request_id=request_id, finish_reason="error", error=error)
+def error_delta(request_id: str, error: str, code: str) -> Delta:
+    """The last message of a request that failed; `code` is one of ERROR_CODES."""
+    return Delta(request_id=request_id, finish_reason="error", error=error, error_code=code)

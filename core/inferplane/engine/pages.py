@@ -115,6 +115,10 @@ class PagePool:
         """True when holding the page would take it from the free list."""
         return self._references[page] == 0 and self._barriers[page] == _LISTED
 
+    def is_only_holder(self, page: int) -> bool:
+        """True when whoever holds the page is alone with it."""
+        return self._references[page] == 1
+
     def find(self, key: bytes) -> int | None:
         """The page with the contents of `key`."""
         return self._pages.get(key)

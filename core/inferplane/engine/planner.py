@@ -5,7 +5,8 @@ Knows the order of requests and what a step may hold; neither results nor messag
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from inferplane.engine.draft import Draft, Rows
 from inferplane.engine.prefix import Hit
@@ -23,8 +24,19 @@ if TYPE_CHECKING:
     from inferplane.engine.waiting import WaitingQueue
 
 _NO_ROOM = "the cache cannot hold this request even when it runs alone"
+_by_order = attrgetter("order")
 _RESERVE_SHARE = 100
 """One page in this many is kept back from new requests while others decode."""
+
+
+class _Obstacle(NamedTuple):
+    """Why the head of the queue had to wait, so that the next step need not find out again."""
+
+    request: RequestState
+    amount: int
+    """What there was too little of: free pages, or tokens of the step."""
+    hit_length: int
+    """Tokens of it that the cache held."""
 
 
 class Planner:
@@ -49,10 +61,13 @@ class Planner:
         self._clock = clock
         self._oldest_flight: int | None = None
         self._prompt_turn = True
-        self._blocked: tuple[RequestState, int] | None = None
-        """The head of the queue that lacked pages, and how many were free then."""
-        self._too_long: tuple[RequestState, int] | None = None
-        """The head of the queue that had to wait for another prompt, and the budget that was left then."""
+        self.max_tokens = limits.max_tokens
+        """Most tokens of a step; below the limit's after a step was too large for the device's memory."""
+        self._blocked: _Obstacle | None = None
+        """The head of the queue lacked pages."""
+        self._too_long: _Obstacle | None = None
+        """The head of the queue had to wait for other prompts: it does not fit into a step whole."""
+        self._started: list[RequestState] = []
         self.num_preemptions = 0
         self.num_queries = 0
         self.num_hits = 0
@@ -70,8 +85,23 @@ class Planner:
             self._fill(draft)
         return draft
 
+    def take_started(self) -> list[RequestState]:
+        """The requests that got their first slot since the last call."""
+        started = self._started
+        self._started = []
+        return started
+
+    def preempt(self, victim: RequestState, publish: bool = True) -> None:
+        """Take slot and pages; what was computed stays findable (unless it is in doubt), the rest is computed again."""
+        self._running.remove(victim)
+        self._tables.release(victim, publish)
+        victim.status = Status.WAITING
+        victim.num_preemptions += 1
+        self._waiting.push(victim)
+        self.num_preemptions += 1
+
     def _fill(self, draft: Draft) -> None:
-        draft.budget = self._limits.max_tokens
+        draft.budget = self.max_tokens
         if self._limits.mixed_steps:
             self._plan_decodes(draft)
             self._plan_prompts(draft)
@@ -117,9 +147,9 @@ class Planner:
             victim = self._running.last()
             if victim is None or victim is request:
                 if len(self._running) > 1:
-                    self._preempt(request)
+                    self.preempt(request)
                 return False
-            self._preempt(victim)
+            self.preempt(victim)
         request.boundary = min(self._tables.boundary(request), request.end)
         return True
 
@@ -127,10 +157,10 @@ class Planner:
         prefilling = self._running.prefilling
         if self._limits.by_priority and prefilling:
             self._admit(draft, ahead_of=prefilling[0])
-        for request in list(prefilling):
-            if request.last_step == draft.step_id or request.status is not Status.PREFILLING:
-                continue
-            count = self._chunk(request, len(request.tokens) - request.planned, draft)
+        pending = [request for request in prefilling if request.last_step != draft.step_id]
+        for index, request in enumerate(pending):
+            share = self._share(draft, len(pending) - index)
+            count = self._chunk(len(request.tokens) - request.planned, share)
             if not draft.takes(count):
                 continue
             count = self._tables.fitting(request, count, self._oldest_flight is not None)
@@ -141,9 +171,25 @@ class Planner:
                 self._add_chunk(request, count, draft)
         self._admit(draft)
 
-    def _chunk(self, request: RequestState, remaining: int, draft: Draft) -> int:
+    def _share(self, draft: Draft, num_prompts: int) -> int:
+        """Tokens for the next of so many prompts. A prompt that needs less leaves the rest to those behind it, and one
+        share is for what waits: no prompt, however long, keeps the others from moving."""
+        if self._limits.by_priority:
+            return draft.budget
+        return -(-draft.budget // (num_prompts + self._has_newcomer(draft)))
+
+    def _has_newcomer(self, draft: Draft) -> bool:
+        """True when a waiting request could start in this step if it had a part of the budget."""
+        head = self._waiting.peek()
+        if head is None or not self._running.has_free_slot or self._in_flight(head):
+            return False
+        if self._at_partial_limit() and len(head.tokens) > self._limits.max_chunk:
+            return self._waiting.peek_short() is not None
+        return not self._lacks_pages(head)
+
+    def _chunk(self, remaining: int, most: int) -> int:
         """Longest next chunk that limits and budget allow."""
-        count = min(remaining, self._limits.max_chunk, draft.budget)
+        count = min(remaining, self._limits.max_chunk, most)
         return count if self._limits.chunking or count == remaining else 0
 
     def _add_chunk(self, request: RequestState, count: int, draft: Draft) -> None:
@@ -165,23 +211,37 @@ class Planner:
                 return
             if ahead_of is not None and head.order[0] >= ahead_of.order[0]:
                 return
-            if not self._start(head, draft, exempt=ahead_of is not None):
+            if self._start(head, draft, exempt=ahead_of is not None):
+                self._waiting.remove(head)
+            elif not self._start_short(head, draft):
                 return
-            self._waiting.pop()
+
+    def _start_short(self, head: RequestState, draft: Draft) -> bool:
+        """The head waits for other long prompts: start a short one behind it, which fits into this step whole."""
+        waits_for_prompts = self._too_long is not None and self._too_long.request is head and self._at_partial_limit()
+        short = self._waiting.peek_short() if waits_for_prompts and not self._limits.by_priority else None
+        if short is None or short is head or self._in_flight(short):
+            return False
+        if len(short.tokens) > self._limits.max_chunk or len(short.tokens) > draft.budget:
+            return False
+        if not self._start(short, draft, exempt=False):
+            return False
+        self._waiting.remove(short)
+        return True
 
     def _start(self, head: RequestState, draft: Draft, exempt: bool) -> bool:
         if self._is_blocked(head, draft.budget):
             return False
         hit = self._find_hit(head)
         remaining = len(head.tokens) - hit.length
-        count = self._chunk(head, remaining, draft)
+        count = self._chunk(remaining, draft.budget)
         if count < remaining and not exempt and self._at_partial_limit():
-            self._too_long = (head, draft.budget)
+            self._too_long = _Obstacle(head, draft.budget, hit.length)
             return False
         if not draft.takes(count):
             return False
         if self._tables.need_to_start(head, hit) + self._reserve(head) > self._pool.num_free:
-            self._blocked = (head, self._pool.num_free)
+            self._blocked = _Obstacle(head, self._pool.num_free, hit.length)
             return False
         self._tables.adopt(head, hit)
         count = self._tables.fitting(head, count, self._oldest_flight is not None)
@@ -200,6 +260,7 @@ class Planner:
             self.num_hits += hit.length
             request.num_cached = hit.length
             request.queue_seconds = self._clock() - request.arrival
+            self._started.append(request)
         draft.added.append(
             NewRequest(
                 slot=request.slot,
@@ -224,7 +285,8 @@ class Planner:
         last = self._running.last()
         if last is None or last.order > head.order:
             return 0
-        return min(len(self._running), self._pool.num_pages // _RESERVE_SHARE)
+        unfinished = sum(map(self._tables.outstanding, self._running.prefilling))
+        return min(len(self._running), self._pool.num_pages // _RESERVE_SHARE) + unfinished
 
     def _at_partial_limit(self) -> bool:
         return len(self._running.prefilling) >= self._limits.max_partial_prefills
@@ -233,33 +295,51 @@ class Planner:
         """True when nothing has changed that made the head of the queue wait; saves looking for its prefix again."""
         if not len(self._running):
             return False
-        if self._too_long is not None and self._too_long[0] is head and self._at_partial_limit():
-            return budget <= self._too_long[1]
-        return self._blocked is not None and self._blocked[0] is head and self._pool.num_free <= self._blocked[1]
+        known = self._too_long
+        if known is not None and known.request is head and self._at_partial_limit():
+            return budget <= known.amount and not self._has_more(known)
+        return self._lacks_pages(head)
+
+    def _lacks_pages(self, head: RequestState) -> bool:
+        known = self._blocked
+        if known is None or known.request is not head or not len(self._running):
+            return False
+        return self._pool.num_free <= known.amount and not self._has_more(known)
+
+    def _has_more(self, known: _Obstacle) -> bool:
+        """True when pages that were published since make the request's hit longer."""
+        request = known.request
+        if self._prefix is None or request.prompt_logprobs is not None:
+            return False
+        return self._prefix.has_more(request, known.hit_length, len(request.tokens) - 1)
 
     def _in_flight(self, request: RequestState) -> bool:
         return self._oldest_flight is not None and request.last_step >= self._oldest_flight
 
-    def _preempt(self, victim: RequestState) -> None:
-        """Take slot and pages; what was computed stays findable, the rest is computed again."""
-        self._running.remove(victim)
-        self._tables.release(victim)
-        victim.status = Status.WAITING
-        victim.num_preemptions += 1
-        self._waiting.push(victim)
-        self.num_preemptions += 1
-
     def _preempt_for_head(self) -> None:
-        """Make room for a waiting request by preempting running ones of lower priority."""
+        """Make room for a waiting request by preempting running ones of lower priority, where that makes enough."""
         head = self._waiting.peek()
         if head is None or self._in_flight(head):
             return
-        while (last := self._running.last()) is not None and last.order[0] > head.order[0]:
-            if self._running.has_free_slot:
-                need = self._tables.need_to_start(head, self._find_hit(head))
-                if need <= self._pool.num_free + self._pool.num_quarantined:
-                    return
-            self._preempt(last)
+        lower = sorted((each for each in self._running if each.order[0] > head.order[0]), key=_by_order, reverse=True)
+        if not lower:
+            return
+        others = len(self._running) - len(lower)
+        need = self._tables.need_to_start(head, self._find_hit(head))
+        need += min(others, self._pool.num_pages // _RESERVE_SHARE)
+        available = self._pool.num_free + self._pool.num_quarantined
+        has_slot = self._running.has_free_slot
+        victims: list[RequestState] = []
+        for request in lower:
+            if has_slot and need <= available:
+                break
+            victims.append(request)
+            has_slot = True
+            available += self._tables.releasable(request)
+        if need > available:
+            return
+        for victim in victims:
+            self.preempt(victim)
 
     def _unblock(self, fail: Callable[[RequestState, str], None]) -> bool:
         """Nothing runs and nothing is in flight: let go of the last request, so that the others move. False when
@@ -267,7 +347,7 @@ class Planner:
         self._blocked = None
         last = self._running.last()
         if last is not None and len(self._running) > 1:
-            self._preempt(last)
+            self.preempt(last)
             return True
         request = last or self._waiting.peek()
         if request is None:

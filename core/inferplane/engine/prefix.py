@@ -83,6 +83,18 @@ class PrefixIndex:
             pages.append([page for page in found if page is not None])
         return Hit(length, first, pages)
 
+    def has_more(self, request: RequestState, length: int, limit: int) -> bool:
+        """True when a hit of `length` tokens, found before, would be longer now; costs a look-up a group."""
+        end = length + self._stride
+        if end > limit:
+            return False
+        self._extend(request, end)
+        return all(
+            self._page(request.hashes, index, i) is not None
+            for index, group in enumerate(self._groups)
+            for i in range(length // group.tokens_per_page, end // group.tokens_per_page)
+        )
+
     def publish(self, request: RequestState, end: int) -> None:
         """Make the request's pages that lie below token `end` findable; their contents are planned and known."""
         begin = request.published

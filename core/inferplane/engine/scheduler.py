@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from inferplane.engine.draft import Flight, complete
+from inferplane.engine.fairness import FairShares
 from inferplane.engine.outcome import accept, error_delta, make_delta, store_prompt_logprobs
 from inferplane.engine.pages import PagePool
 from inferplane.engine.planner import Planner
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from inferplane_api.step import StepResult, TokenLogprobs
 
 CORRUPTED = "logits were not finite"
+_LATE = "the request waited {:.1f} s to be started, longer than it may"
+_SHORT_SHARE = 4
+"""A prompt of at most one fourth of a step's tokens is short: it passes long ones that wait for each other."""
 
 
 class Scheduler:
@@ -48,7 +53,7 @@ class Scheduler:
     ) -> None:
         self.limits = limits
         self.pool = PagePool(num_pages)
-        self.waiting = WaitingQueue()
+        self.waiting = WaitingQueue(short=max(1, limits.max_tokens // _SHORT_SHARE))
         self.running = RunningSet(limits.max_sequences)
         self._geometry = geometry
         self._clock = clock
@@ -56,6 +61,10 @@ class Scheduler:
         self._tables = PageTables(geometry, self.pool, self._prefix, limits.chunking)
         self._planner = Planner(limits, self.pool, self._tables, self._prefix, self.waiting, self.running, clock)
         self._requests: dict[tuple[str, str], RequestState] = {}
+        self._shares = FairShares() if limits.by_share else None
+        self._deadlines: list[tuple[float, int, RequestState]] = []
+        self._started: list[tuple[str, str]] = []
+        self._tokens_waiting = 0
         self._flights: deque[Flight] = deque()
         self._notices: list[tuple[str, Delta]] = []
         self._next_step = 0
@@ -80,6 +89,11 @@ class Scheduler:
         """True when deltas wait that no step produced."""
         return bool(self._notices)
 
+    @property
+    def has_late(self) -> bool:
+        """True when a request may have waited for too long."""
+        return bool(self._deadlines) and self._deadlines[0][0] <= self._clock()
+
     def submit(self, request: Request) -> None:
         """Queue a request. One that can never run is answered with an error delta, never raised."""
         key = (request.client_id, request.request_id)
@@ -87,11 +101,23 @@ class Scheduler:
         state = RequestState(request, (priority, self._num_submitted), self.limits.max_model_len, self._clock())
         problem = "a request with this id is running" if key in self._requests else self._misfit(state)
         if problem is not None:
-            self._notices.append((request.client_id, error_delta(request.request_id, problem)))
+            self._notices.append((request.client_id, error_delta(request.request_id, problem, "refused")))
             return
+        if self._shares is not None:
+            state.order = (self._shares.enter(request.share, state.num_prompt), self._num_submitted)
+        if request.queue_timeout is not None:
+            heapq.heappush(self._deadlines, (state.arrival + request.queue_timeout, self._num_submitted, state))
         self._num_submitted += 1
+        self._tokens_waiting += state.num_prompt
         self._requests[key] = state
         self.waiting.push(state)
+
+    def expire(self) -> None:
+        """End requests that waited longer than they may without having started."""
+        while self.has_late:
+            _, _, state = heapq.heappop(self._deadlines)
+            if not state.done and state.queue_seconds is None:
+                self._fail(state, _LATE.format(self._clock() - state.arrival), "queue_timeout")
 
     def abort(self, client_id: str, request_ids: Iterable[str]) -> None:
         """End requests now, wherever they are; unknown ids are ignored."""
@@ -107,11 +133,18 @@ class Scheduler:
         self._notices = []
         return notices
 
+    def take_started(self) -> list[tuple[str, str]]:
+        """(client id, request id) of the requests that got their first slot since the last call."""
+        started = self._started
+        self._started = []
+        return started
+
     def schedule(self) -> StepPlan:
         """Plan the next step, which the caller launches unless it is empty. An empty plan changes nothing: collect a
         step that is in flight, or wait for requests."""
         oldest = self._flights[0].plan.step_id if self._flights else None
-        draft = self._planner.plan(self._next_step, oldest, self._fail)
+        draft = self._planner.plan(self._next_step, oldest, self._fail_for_room)
+        self._note_started()
         if draft.empty:
             return StepPlan(step_id=self._next_step)
         flight = complete(draft, self.running.take_removed())
@@ -149,20 +182,27 @@ class Scheduler:
         self._generation_tokens += generated
         return outputs
 
-    def fail_from(self, step_id: int, error: str) -> None:
-        """A step could not be run or collected: end its requests and those of every later step in flight.
+    def fail_from(self, step_id: int, error: str, code: str) -> None:
+        """A step could not be run or collected: end its requests and those of every later step in flight."""
+        for request in self._drop_from(step_id):
+            self._fail(request, error, code)
 
-        Whatever these steps wrote is in doubt, so the prefix index is dropped as a whole. Slots that they were to
-        remove are named again in the next plan.
-        """
-        self.pool.forget_all()
-        while self._flights and self._flights[-1].plan.step_id >= step_id:
-            flight = self._flights.pop()
-            self.pool.retire(flight.plan.step_id)
-            self.running.removed = list(dict.fromkeys([*flight.plan.removed, *self.running.removed]))
-            for request in flight.rows:
-                if not request.done:
-                    self._fail(request, error)
+    def retry_from(self, step_id: int, max_tokens: int) -> None:
+        """A step and those behind it were too large: put their requests back into the queue, to be computed again in
+        steps of at most `max_tokens` until `allow` says otherwise."""
+        self._planner.max_tokens = max_tokens
+        for request in self._drop_from(step_id):
+            if request.slot != NO_SLOT:
+                self._planner.preempt(request, publish=False)
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of a step at present."""
+        return self._planner.max_tokens
+
+    def allow(self, max_tokens: int) -> None:
+        """From now on a step may hold so many tokens, as far as the limits allow."""
+        self._planner.max_tokens = min(max_tokens, self.limits.max_tokens)
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix; running requests keep their pages."""
@@ -173,6 +213,7 @@ class Scheduler:
         return Stats(
             num_requests_running=self.num_requests - len(self.waiting),
             num_requests_waiting=len(self.waiting),
+            num_tokens_waiting=self._tokens_waiting,
             kv_cache_usage=self.pool.usage,
             num_preemptions=self._planner.num_preemptions,
             prefix_cache_queries=self._planner.num_queries,
@@ -210,14 +251,44 @@ class Scheduler:
         request.status = Status.DONE
         del self._requests[request.client_id, request.request_id]
         self._tables.release(request, publish)
+        if request.queue_seconds is None:
+            self._tokens_waiting -= request.num_prompt
+        if self._shares is not None:
+            unused = -request.num_prompt if request.queue_seconds is None else len(request.tokens) - request.num_prompt
+            self._shares.charge(request.request.share, unused)
         if request.slot == NO_SLOT:
-            self.waiting.discard()
+            self.waiting.remove(request)
         else:
             self.running.give_up_slot(request)
 
-    def _fail(self, request: RequestState, error: str) -> None:
+    def _note_started(self) -> None:
+        for request in self._planner.take_started():
+            self._started.append((request.client_id, request.request_id))
+            self._tokens_waiting -= request.num_prompt
+            if self._shares is not None:
+                self._shares.begin(request.order[0])
+
+    def _drop_from(self, step_id: int) -> list[RequestState]:
+        """Forget a step and every later one in flight; returns their requests that are alive.
+
+        Whatever these steps wrote is in doubt, so the prefix index is dropped as a whole. Slots that they were to
+        remove are named again in the next plan.
+        """
+        self.pool.forget_all()
+        rows: dict[RequestState, None] = {}
+        while self._flights and self._flights[-1].plan.step_id >= step_id:
+            flight = self._flights.pop()
+            self.pool.retire(flight.plan.step_id)
+            self.running.removed = list(dict.fromkeys([*flight.plan.removed, *self.running.removed]))
+            rows.update(dict.fromkeys(request for request in flight.rows if not request.done))
+        return list(rows)
+
+    def _fail(self, request: RequestState, error: str, code: str) -> None:
         self._end(request, publish=False)
-        self._notices.append((request.client_id, error_delta(request.request_id, error)))
+        self._notices.append((request.client_id, error_delta(request.request_id, error, code)))
+
+    def _fail_for_room(self, request: RequestState, error: str) -> None:
+        self._fail(request, error, "no_room")
 
     def _fail_corrupted(self, flight: Flight, indices: list[int]) -> None:
         for index in indices:
@@ -226,7 +297,7 @@ class Scheduler:
                 self._corrupted_requests += 1
                 if self._prefix is not None:
                     self._prefix.forget(request)
-                self._fail(request, CORRUPTED)
+                self._fail(request, CORRUPTED, "corrupted")
 
     def _confirm(
         self,

@@ -84,6 +84,20 @@ class PageTables:
         pages = request.pages
         return sum(max(0, -(-end // size) - len(pages[i])) for i, size in enumerate(self._sizes))
 
+    def outstanding(self, request: RequestState) -> int:
+        """Pages that a request in a slot will still take for the tokens known now."""
+        num_tokens = len(request.tokens)
+        total = 0
+        for index, group in enumerate(self._groups):
+            held = len(request.pages[index]) - request.first[index]
+            ahead = -(-num_tokens // group.tokens_per_page) - len(request.pages[index])
+            total += max(0, min(ahead, pages_of_group(group, num_tokens, self._chunking) - held))
+        return total
+
+    def releasable(self, request: RequestState) -> int:
+        """Pages that nobody else holds: those that preempting the request gives back."""
+        return sum(self._pool.is_only_holder(page) for table in request.pages for page in table if page != NULL_PAGE)
+
     def fitting(self, request: RequestState, count: int, may_wait: bool) -> int:
         """How many of the next `count` tokens can get their pages now; 0 means wait.
 

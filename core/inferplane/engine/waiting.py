@@ -10,40 +10,57 @@ if TYPE_CHECKING:
 
 _SLACK = 64
 
+_Entry = tuple[tuple[int, int], int, "RequestState"]
+
 
 class WaitingQueue:
-    """A heap over `RequestState.order`; done requests are skipped, so an abort costs nothing but a count."""
+    """A heap over `RequestState.order`, and a second one of the short prompts, which may pass a long one that waits for
+    its turn among the long ones. What has left the queue is skipped, so an abort costs nothing but a count."""
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[tuple[int, int], RequestState]] = []
-        self._length = 0
+    def __init__(self, short: int = 0) -> None:
+        """short: most known tokens of a request that counts as short."""
+        self._short_limit = short
+        self._all: list[_Entry] = []
+        self._short: list[_Entry] = []
+        self._tickets: dict[RequestState, int] = {}
+        """Who is queued, and which entry is the valid one."""
+        self._num_pushed = 0
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._tickets)
 
     def push(self, request: RequestState) -> None:
         """Add a new or a preempted request at its place."""
-        heapq.heappush(self._heap, (request.order, request))
-        self._length += 1
+        self._num_pushed += 1
+        self._tickets[request] = self._num_pushed
+        entry = (request.order, self._num_pushed, request)
+        heapq.heappush(self._all, entry)
+        if len(request.tokens) <= self._short_limit:
+            heapq.heappush(self._short, entry)
 
     def peek(self) -> RequestState | None:
         """The request whose turn it is."""
-        heap = self._heap
-        while heap and heap[0][1].done:
+        return self._top(self._all)
+
+    def peek_short(self) -> RequestState | None:
+        """The short request whose turn it is among its like."""
+        return self._top(self._short)
+
+    def remove(self, request: RequestState) -> None:
+        """The request starts, or is done."""
+        del self._tickets[request]
+        # Whoever is peeked at is removed there; what is left behind elsewhere must not pile up.
+        if len(self._all) > 2 * len(self._tickets) + _SLACK:
+            self._all = self._cleaned(self._all)
+        if len(self._short) > 2 * len(self._tickets) + _SLACK:
+            self._short = self._cleaned(self._short)
+
+    def _top(self, heap: list[_Entry]) -> RequestState | None:
+        while heap and self._tickets.get(heap[0][2]) != heap[0][1]:
             heapq.heappop(heap)
-        return heap[0][1] if heap else None
+        return heap[0][2] if heap else None
 
-    def pop(self) -> RequestState | None:
-        """Take the request whose turn it is."""
-        request = self.peek()
-        if request is not None:
-            heapq.heappop(self._heap)
-            self._length -= 1
-        return request
-
-    def discard(self) -> None:
-        """One of the queued requests has become done."""
-        self._length -= 1
-        if len(self._heap) > 2 * self._length + _SLACK:
-            self._heap = [entry for entry in self._heap if not entry[1].done]
-            heapq.heapify(self._heap)
+    def _cleaned(self, heap: list[_Entry]) -> list[_Entry]:
+        kept = [entry for entry in heap if self._tickets.get(entry[2]) == entry[1]]
+        heapq.heapify(kept)
+        return kept

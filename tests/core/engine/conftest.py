@@ -283,7 +283,8 @@ def make_plan(
 
 def make_request(request_id: str, prompt: list[int], **fields: Any) -> Request:
     """Fields of Request or of SamplingParams."""
-    own = {k: fields.pop(k) for k in ("priority", "cache_salt", "client_id", "eos_token_ids") if k in fields}
+    names = ("priority", "cache_salt", "client_id", "eos_token_ids", "share", "queue_timeout")
+    own = {k: fields.pop(k) for k in names if k in fields}
     own = {"client_id": "client", "eos_token_ids": (EOS,), **own}
     return Request(request_id=request_id, prompt_token_ids=prompt, params=SamplingParams(**fields), seed=1, **own)
 
