@@ -26,7 +26,7 @@ from inferplane.plugins.inspection import (
     broken_inspection,
     inspect_distribution,
 )
-from inferplane.plugins.inventory import API, CORE, KINDS, PluginEntry, list_entry_points, lowest_api
+from inferplane.plugins.inventory import API, CORE, KINDS, PluginEntry, lowest_api, read_installed
 from inferplane.plugins.modes import LOCKED, admit
 from inferplane.plugins.ownership import ownership_problems
 from inferplane.plugins.process import ChildWorker, ProcessNotStarted, Worker
@@ -309,7 +309,7 @@ def discover(
     unknown name in a list, a lock file that does not hold, a duplicate id, an id in another's namespace, or an unknown
     INFERPLANE_* variable.
     """
-    everything = list_entry_points()
+    everything, faults = read_installed()
     entries, left_out = admit(everything, config, environ)
     inspections = _inspect_all(entries, host, timeout, OptionSources(config.platform_option, environ))
     discovery = Discovery(
@@ -322,7 +322,16 @@ def discover(
     )
     discovery.problems += ownership_problems(discovery)
     discovery.problems += _unknown_groups(everything)
-    unread = len(entries) < len(everything) or any(found.spec is None for found in discovery.platforms)
+    discovery.problems += [
+        Problem(
+            level="warning",
+            code="plugin.metadata",
+            message=f"a plugin's metadata cannot be read, so it is not used: {fault}",
+            remedy="install the package again, or delete this folder",
+        )
+        for fault in faults
+    ]
+    unread = bool(faults) or len(entries) < len(everything) or any(found.spec is None for found in discovery.platforms)
     discovery.problems += _variables(discovery, environ, unread=unread)
     if strict:
         try:

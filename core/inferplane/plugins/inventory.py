@@ -13,6 +13,7 @@ from inferplane_api.internal.inventory import (
     list_entry_points,
     list_leftovers,
     lowest_api,
+    read_installed,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "list_entry_points",
     "list_leftovers",
     "lowest_api",
+    "read_installed",
 ]

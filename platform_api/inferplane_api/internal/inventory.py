@@ -10,7 +10,7 @@ import contextlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -83,15 +83,27 @@ def list_entry_points() -> list[PluginEntry]:
 
     Groups that this core does not know are listed too, so that a misspelt one is seen. Imports nothing.
     """
+    return read_installed()[0]
+
+
+def read_installed() -> tuple[list[PluginEntry], list[str]]:
+    """What `list_entry_points` gives; and, "FOLDER: ERROR", each distribution whose metadata cannot be understood."""
     entries: list[PluginEntry] = []
+    faults: list[str] = []
     seen: set[str] = set()
-    for distribution in _plugin_distributions():
-        metadata = distribution.metadata
-        name = canonicalize_name(metadata["Name"])
-        if name not in seen:
-            seen.add(name)
-            entries += _entries_of(distribution, name, metadata["Version"])
-    return sorted(entries, key=lambda entry: (entry.group, entry.distribution, entry.name))
+    for distribution in importlib.metadata.distributions():
+        try:
+            if not _is_plugin(distribution):
+                continue
+            metadata = distribution.metadata
+            name = canonicalize_name(metadata["Name"])
+            if name not in seen:
+                entries += _entries_of(distribution, name, metadata["Version"])
+                seen.add(name)
+        except Exception as error:  # one damaged package must not hide all the others
+            place = getattr(distribution, "_path", None) or distribution.locate_file("")
+            faults.append(f"{place}: {type(error).__name__}: {error}")
+    return sorted(entries, key=lambda entry: (entry.group, entry.distribution, entry.name)), faults
 
 
 def list_copies(names: Iterable[str]) -> list[Copies]:
@@ -144,13 +156,12 @@ def lowest_api(specifier: str | None) -> str:
     return str(max([Version(FIRST), *bounds]))
 
 
-def _plugin_distributions() -> Iterator[Distribution]:
-    for distribution in importlib.metadata.distributions():
-        text = distribution.read_text("entry_points.txt")
-        # What an interrupted pip leaves behind has a folder that begins with "~", or no metadata; `doctor` reports it.
-        leftover = Path(str(getattr(distribution, "_path", ""))).name.startswith("~")
-        if text and f"[{PREFIX}" in text.replace(" ", "") and not leftover and distribution.read_text("METADATA"):
-            yield distribution
+def _is_plugin(distribution: Distribution) -> bool:
+    text = distribution.read_text("entry_points.txt")
+    # What an interrupted pip leaves behind has a folder that begins with "~", or no metadata; `doctor` reports it.
+    leftover = Path(str(getattr(distribution, "_path", ""))).name.startswith("~")
+    mentioned = bool(text) and f"[{PREFIX}" in str(text).replace(" ", "")
+    return mentioned and not leftover and bool(distribution.read_text("METADATA"))
 
 
 def _entries_of(distribution: Distribution, name: str, version: str) -> list[PluginEntry]:

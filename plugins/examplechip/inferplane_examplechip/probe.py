@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import glob
-import os
 from typing import TYPE_CHECKING
 
 from inferplane_api.spec import DeviceInfo, ProbeResult, ProbeState, Reason
-from inferplane_examplechip.descriptor import DEVICES_VARIABLE, DTYPES, MEMORY_MIB, MEMORY_VARIABLE, PLATFORM
+from inferplane_examplechip.descriptor import DEVICES_VARIABLE, DTYPES, MEMORY_MIB, PLATFORM
 
 if TYPE_CHECKING:
     from inferplane_api.spec import HostInfo
@@ -15,11 +14,9 @@ if TYPE_CHECKING:
 
 def probe(host: HostInfo) -> ProbeResult:
     """PRESENT with a chip, ABSENT without one, BROKEN when what the options say makes no sense."""
-    try:
-        count = _option(host, "devices", DEVICES_VARIABLE, _device_nodes())
-        memory = _option(host, "memory_mib", MEMORY_VARIABLE, MEMORY_MIB)
-    except ValueError as error:
-        return _no(ProbeState.BROKEN, Reason(code="examplechip.variable", hint=str(error)))
+    # Core has read flag, variable and default, and passes on no value that is not of the option's type.
+    count = int(host.options.get("devices", _device_nodes()))
+    memory = int(host.options.get("memory_mib", MEMORY_MIB))
     for name, value, least in (("devices", count, 0), ("memory_mib", memory, 1)):
         if value < least:
             reason = Reason(code="examplechip.option", field=name, want=f"{least} or more", have=str(value))
@@ -47,18 +44,6 @@ def probe(host: HostInfo) -> ProbeResult:
 
 def _device_nodes() -> int:
     return sum(len(glob.glob(pattern)) for pattern in PLATFORM.evidence.device_paths)
-
-
-def _option(host: HostInfo, name: str, variable: str, default: int) -> int:
-    """What core has read from flag, variable and default; from the variable itself where the caller read nothing."""
-    if host.options:
-        return int(host.options.get(name, default))
-    text = os.environ.get(variable, "")
-    if not text:
-        return default
-    if not text.isdecimal():
-        raise ValueError(f"{variable}={text!r} is not a number: unset it or correct it")
-    return int(text)
 
 
 def _no(state: ProbeState, reason: Reason) -> ProbeResult:

@@ -566,6 +566,28 @@ def test_an_inspection_that_fails_in_an_unforeseen_way_stops_nobody_else(
     assert "RecursionError: too deep" in found.result.reasons[0].hint
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("METADATA", b"Metadata-Version: 2.1\nVersion: 1.2\n"),
+        ("METADATA", b"Name: acme-npu\nVersion: 1.2\n\xff\xfe"),
+        ("entry_points.txt", b"[inferplane.platforms]\nacme\n"),
+        ("entry_points.txt", b"[inferplane.platforms]\nacme = acme_npu:PLATFORM\n\xff"),
+    ],
+)
+def test_damaged_metadata_stops_nobody_else(
+    write_platform: Write, site: Path, host: HostInfo, file: str, content: bytes
+) -> None:
+    write_platform("fine-npu", HEALTHY)
+    write_platform("acme-npu", HEALTHY)
+    (site / "acme_npu-1.2.dist-info" / file).write_bytes(content)
+    with discover(host, config("fine-npu"), environ={}) as discovery:
+        assert find(discovery, "fine").state is ProbeState.PRESENT
+        told = [problem.message for problem in discovery.problems]
+    assert len(told) == 1
+    assert str(site / "acme_npu-1.2.dist-info") in told[0]
+
+
 def test_evidence_that_cannot_be_looked_for_stops_nobody_else(write_platform: Write, host: HostInfo) -> None:
     write_platform("acme-npu", HEALTHY.replace("tier=5", "tier=5, evidence=Evidence(device_paths=('/\\0/*',))"))
     write_platform("fine-npu", HEALTHY)

@@ -131,4 +131,6 @@ def test_the_kit_is_passed_in_full(thin: Any, installed: Callable[[str], Path], 
     assert {case["id"] for case in report["cases"] if case["outcome"] == "skipped"} == {
         "communicator/own",
         "graphs/capture",
+        "options/devices",
+        "options/memory_mib",
     }

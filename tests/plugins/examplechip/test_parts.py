@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,7 @@ from inferplane_api.platform import Platform, PlatformContext
 from inferplane_api.spec import DeviceInfo, HostInfo, ProbeState
 from inferplane_examplechip.attention import ExampleChipAttention
 from inferplane_examplechip.chip import Account
-from inferplane_examplechip.descriptor import ATTENTION, DEVICES_VARIABLE, MEMORY_VARIABLE, PLATFORM
+from inferplane_examplechip.descriptor import ATTENTION, PLATFORM
 from inferplane_examplechip.ops import rms_norm
 from inferplane_examplechip.platform import ExampleChipPlatform
 from inferplane_examplechip.probe import probe
@@ -160,16 +161,12 @@ def test_the_platform_is_one_of_the_contract() -> None:
     assert (platform.graphs(), PLATFORM.runner_seam) == (None, False)
 
 
-def test_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(DEVICES_VARIABLE, raising=False)
+def test_the_probe() -> None:
     assert probe(HOST).state is ProbeState.ABSENT
-    monkeypatch.setenv(DEVICES_VARIABLE, "2")
-    monkeypatch.setenv(MEMORY_VARIABLE, "64")
-    found = probe(HOST)
+    found = probe(msgspec.structs.replace(HOST, options={"devices": 2, "memory_mib": 64}))
     assert found.state is ProbeState.PRESENT
     assert [(device.index, device.memory_bytes) for device in found.devices] == [(0, 64 * 2**20), (1, 64 * 2**20)]
     assert not any("in_place_kv_write" in device.features for device in found.devices)
-    monkeypatch.setenv(MEMORY_VARIABLE, "much")
-    broken = probe(HOST)
+    broken = probe(msgspec.structs.replace(HOST, options={"devices": 1, "memory_mib": 0}))
     assert broken.state is ProbeState.BROKEN
-    assert MEMORY_VARIABLE in broken.reasons[0].hint
+    assert broken.reasons[0].field == "memory_mib"
