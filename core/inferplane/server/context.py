@@ -10,6 +10,7 @@ from inferplane.metrics import Metrics
 from inferplane.plan.record import reference_ops
 from inferplane.server.errors import ApiError, from_engine
 from inferplane.server.logprobs import TokenNames
+from inferplane.server.request_log import RequestLog
 
 if TYPE_CHECKING:
     from inferplane.config import ServerConfig
@@ -28,6 +29,7 @@ class ServerContext:
         self.names = TokenNames(prepared.tokenizer)
         self.num_running = 0
         self.warned: set[str] = set()
+        self.request_log = RequestLog(prepared.config.server)
         self.metrics = Metrics(
             model_name=prepared.served_names[0],
             engine=0,

@@ -76,14 +76,14 @@ class Description:
             content["text/event-stream"] = {"schema": {"type": "string", "description": stream}}
         extra: dict[str, Any] = {"responses": {"200": {"description": "Done.", "content": content}}}
         for status in sorted(errors):
-            schema = {"schema": {"$ref": _REF.format(name="ErrorBody")}}
+            error = {"schema": {"$ref": _REF.format(name="ErrorBody")}}
             extra["responses"][str(status)] = {
                 "description": _PROBLEMS[status],
-                "content": {"application/json": schema},
+                "content": {"application/json": error},
             }
         if bodies:
             refs = [{"$ref": _REF.format(name=body.__name__)} for body in bodies]
-            schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
+            schema: dict[str, Any] = dict(refs[0]) if len(refs) == 1 else {"anyOf": refs}
             extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
         return {"summary": summary, "openapi_extra": extra, "response_model": None}
 

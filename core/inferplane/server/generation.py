@@ -135,6 +135,10 @@ class Generation:
         self._num_prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         self.num_sequences = len(self._requests)
         context.metrics.params_n.observe(self.n)
+        self._request_id = body.request_id or unique
+        self._texts: list[list[str]] | None = [[] for _ in self._requests] if context.request_log.outputs else None
+        if context.request_log.requests:
+            context.request_log.request(self._request_id, prompts, sampling.params)
         for request in self._requests[:1]:
             context.metrics.params_max_tokens.observe(request.params.max_tokens or 0)
 
@@ -153,6 +157,8 @@ class Generation:
                     continue
                 increment = sequence.assembler.push(delta)
                 sequence.timer.tokens(len(increment.token_ids), time.monotonic(), delta.queue_seconds)
+                if self._texts is not None:
+                    self._log_output(index, increment)
                 if increment.finish_reason is not None:
                     sequence.timer.finish(increment.finish_reason, sequence.num_prompt_tokens)
                     if increment.abort:
@@ -167,6 +173,14 @@ class Generation:
             for sequence in self._sequences:
                 if not sequence.assembler.finished:
                     sequence.timer.finish("abort", sequence.num_prompt_tokens)
+
+    def _log_output(self, index: int, increment: Increment) -> None:
+        assert self._texts is not None
+        self._texts[index].append(increment.text)
+        if increment.finish_reason is not None:
+            num_tokens = self._sequences[index].assembler.num_tokens
+            text = "".join(self._texts[index])
+            self._context.request_log.output(self._request_id, index, text, num_tokens, increment.finish_reason)
 
     async def collect(self) -> list[Finished]:
         """All sequences, whole."""

@@ -65,15 +65,8 @@ class Edge:
         handler = getattr(scope.get("route"), "path", "none")
         self._metrics.http(handler, scope["method"], status, seconds)
         if self._logs and route_path(scope) not in self._unlogged:
-            log.info(
-                '%s "%s %s" %d %.3fs %s',
-                _client(scope),
-                scope["method"],
-                _path(scope),
-                status,
-                seconds,
-                request_id(scope),
-            )
+            method, name = scope["method"], ascii(request_id(scope))
+            log.info('%s "%s %s" %d %.3fs %s', _client(scope), method, _path(scope), status, seconds, name)
 
 
 def _header_value(scope: Scope) -> bytes:
@@ -88,7 +81,7 @@ def _client(scope: Scope) -> str:
 
 def _path(scope: Scope) -> str:
     """As sent, before %-codes are undone: one line, whatever a client writes into it."""
-    raw = scope.get("raw_path") or scope["path"].encode("utf-8", "replace")
+    raw: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "replace")
     text = raw.decode("ascii", "backslashreplace")
     if not text.isprintable():
         text = ascii(text)

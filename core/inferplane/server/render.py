@@ -69,7 +69,10 @@ def _rendered(context: ServerContext, prompt: PromptInput, how: Sampling, model:
         if any(not 0 <= token_id < vocab_size for token_id in prompt.token_ids):
             raise bad_value("prompt", f"token ids of this model are 0 to {vocab_size - 1}")
         text = None if tokenizer is None else tokenizer.decode(prompt.token_ids, skip_special_tokens=False)
-    params = how.fitted(context.max_model_len - len(prompt.token_ids))
+    room = context.max_model_len - len(prompt.token_ids)
+    params = how.fitted(room)
+    if params.max_tokens is None and room > 0:
+        params = msgspec.structs.replace(params, max_tokens=room)
     return Rendered(
         request_id=request_id,
         model=model,
