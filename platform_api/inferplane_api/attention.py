@@ -45,7 +45,8 @@ class PagedAttention(Protocol):
     up to its own; with a window W it sees the last W of those. A row's query length may exceed 1 in a decode bucket.
     """
 
-    def __init__(self, context: AttentionContext) -> None: ...
+    def __init__(self, context: AttentionContext) -> None:
+        """Raises Unsupported for a window or a softcap that it would ignore, as `run` does for lse and scales."""
 
     def plan(self, batch: AttentionBatch) -> None:
         """Prepare one step, shared by all layers of the group. Writes into address-stable buffers."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,6 +12,20 @@ import pytest
 from inferplane_api.testing.case import LEVELS
 from inferplane_api.testing.declarations import declare
 from inferplane_api.testing.generate import generate
+
+ENTRY_POINTS = """\
+[inferplane.platforms]
+acme = acme_chip.descriptor:PLATFORM
+
+[inferplane.kernels]
+acme.ops = acme_chip.descriptor:OPS
+acme.linear = acme_chip.descriptor:LINEAR
+
+[inferplane.attention]
+acme.loop = acme_chip.descriptor:ATTENTION
+
+"""
+"""The distribution's own; a test appends to it."""
 
 SLOW_AREAS = {"patches", "communicator", "model", "attention", "kv-layout"}
 
@@ -337,7 +353,91 @@ LIES = {
         ("prefers bfloat16",),
     ),
     "free memory is more than there is": Planted(
-        "platform", "return 3 * 2**30", "return 5 * 2**30", "memory/numbers", ("more than memory.total()",)
+        "platform",
+        "return psutil.virtual_memory().available",
+        "return psutil.virtual_memory().available + psutil.virtual_memory().total",
+        "memory/numbers",
+        ("more than memory.total()",),
+    ),
+    "free memory does not depend on what is held": Planted(
+        "platform",
+        "return psutil.virtual_memory().available",
+        "return 2**31",
+        "memory/held",
+        ("does not measure what is held", "memory.free() says 2147483648 bytes before and 2147483648 while"),
+    ),
+    "the peak is the same all the time": Planted(
+        "platform",
+        "        return self.most\n",
+        "        return 2**28\n",
+        "memory/held",
+        ("does not measure what is held", "memory.peak() says 268435456 bytes before and 268435456 while"),
+    ),
+    "what is given back is never free again": Planted(
+        "platform",
+        "        return psutil.virtual_memory().available\n",
+        "        self.lowest = min(psutil.virtual_memory().available, getattr(self, 'lowest', 2**60)) - 2**26\n"
+        "        return self.lowest\n",
+        "memory/held",
+        ("were given back, and memory.free() stays at",),
+    ),
+    "there is more memory than the host has": Planted(
+        "platform",
+        "return psutil.virtual_memory().total",
+        "return 2**50",
+        "memory/numbers",
+        ("memory.total() = 1125899906842624 is more than the host's",),
+    ),
+    "the platform needs a torch of the future": Planted(
+        "descriptor",
+        "tier=5)",
+        "tier=5, requires_torch='>=77')",
+        "descriptor/torch-acme",
+        ("platform acme does not run with the torch that is installed", ">=77"),
+    ),
+    "the platform's torch range is none": Planted(
+        "descriptor",
+        "tier=5)",
+        "tier=5, requires_torch='newest')",
+        "descriptor/inferplane.platforms:acme",
+        ("would be refused by core", "requires_torch", "newest"),
+        only=False,
+    ),
+    "an option's default is of another type": Planted(
+        "descriptor",
+        "tier=5)",
+        "tier=5, options=(__import__('inferplane_api').Option(name='fast', type='bool', default='yes', doc='d'),))",
+        "descriptor/inferplane.platforms:acme",
+        ("the default 'yes' of option 'fast' is not of type bool",),
+    ),
+    "a backend requires what no device of its platform has": Planted(
+        "descriptor",
+        "batch_invariant=True",
+        "batch_invariant=True, requires=frozenset({'matrix_unit'})",
+        "attention/acme.loop-requires",
+        ("acme.loop requires matrix_unit", "nothing can use it"),
+    ),
+    "an op provider requires what no device of its platform has": Planted(
+        "descriptor",
+        'ops=("rms_norm@1"',
+        'requires=frozenset({"matrix_unit"}), ops=("rms_norm@1"',
+        "ops/acme.ops-requires",
+        ("acme.ops requires matrix_unit", "nothing can use it"),
+    ),
+    "attention ignores a softcap that it does not declare": Planted(
+        "descriptor",
+        'features=frozenset({"softcap", "logsumexp"})',
+        'features=frozenset({"logsumexp"})',
+        "attention/acme.loop-undeclared-softcap",
+        ("does not declare a softcap", "instead of raising Unsupported ignores it"),
+    ),
+    "the probe's check of a kernel gives no verdict": Planted(
+        "descriptor",
+        'schemes=("dense"',
+        'check="builtins:repr", schemes=("dense"',
+        "linear/acme.linear-dense-float32",
+        ("acme.linear: its check returns a str, not a Verdict",),
+        only=False,
     ),
     "a replayed graph gives old results": Planted(
         "platform",
@@ -351,7 +451,7 @@ LIES = {
 
 
 def quick(case: Any) -> bool:
-    return case.area not in SLOW_AREAS
+    return case.area not in SLOW_AREAS and case.id not in ("memory/held", "memory/baseline")
 
 
 def test_a_plugin_that_is_true_to_its_word_passes(install_acme: Callable, run_kit: Callable) -> None:
@@ -369,7 +469,8 @@ def test_a_lie_is_caught_and_named(planted: Planted, install_acme: Callable, run
     changes = [(planted.old, planted.new)]
     if "changes its mind" in planted.new or "asked = " in planted.new:
         changes.append(('name="acme chip"', 'name=f"acme chip {asked}"'))
-    install_acme({planted.file: changes})
+    also = {"attention": [("softcap is not None:", "softcap == 0:")]} if "undeclared-softcap" in planted.case else {}
+    install_acme({planted.file: changes, **also})
     outcomes = run_kit(lambda case: case.id == planted.case or (planted.only and quick(case)))
     assert planted.case in outcomes.failed, f"not caught; failed: {outcomes.failed}"
     message = outcomes.failed[planted.case]
@@ -379,21 +480,196 @@ def test_a_lie_is_caught_and_named(planted: Planted, install_acme: Callable, run
 
 
 @pytest.mark.parametrize(
-    ("target", "named"),
+    ("file", "target", "named"),
     [
         (
+            "kernels",
             "import inferplane.layers.norm as m\nm.RMSNorm.__call__ = print",
-            "inferplane.layers.norm:RMSNorm",
+            "inferplane.layers.norm.RMSNorm.__call__",
         ),
-        ("import inferplane_api.reference.ops as m\nm.rope = print", "inferplane_api.reference.ops:rope"),
+        ("kernels", "import inferplane_api.reference.ops as m\nm.rope = print", "inferplane_api.reference.ops.rope"),
+        (
+            "platform",
+            "import inferplane.server.validation as m\nm.added = 1\nm.bad_value = print",
+            "inferplane.server.validation.bad_value",
+        ),
+        ("attention", "import inferplane.sources.cache as m\nm.Path = None", "inferplane.sources.cache.Path"),
+        (
+            "kernels",
+            "import inferplane_api.testing.compare as m\nm.difference.__code__ = (lambda *a: '').__code__",
+            "inferplane_api.testing.compare.difference",
+        ),
+        (
+            "hooks",
+            "import inferplane.config.schema as m\nm.Config.__init__ = print",
+            "inferplane.config.schema.Config.__init__",
+        ),
+        (
+            "asked",
+            "from inferplane_api.ops import SCHEMAS\nSCHEMAS['silu_mul'] = SCHEMAS['rms_norm']",
+            "inferplane_api.ops.SCHEMAS.silu_mul",
+        ),
     ],
-    ids=["core", "contract"],
+    ids=["core", "contract", "server", "a constant", "the kit", "hooks", "a table, by a check"],
 )
-def test_a_patch_is_caught_and_named(install_acme: Callable, run_kit: Callable, target: str, named: str) -> None:
-    install_acme({"kernels": [("import torch\n", f"import torch\n{target}\n")]})
-    outcomes = run_kit(lambda case: case.area == "patches")
-    message = outcomes.failed["patches/acme-chip"]
-    assert message.startswith(f"acme-chip patches {named}")
+def test_a_patch_is_caught_and_named(
+    install_acme: Callable, run_kit: Callable, site: Path, file: str, target: str, named: str
+) -> None:
+    """Wherever the plugin's code is: also in a module of hooks, or of a check, that nothing else imports."""
+    points = f"{ENTRY_POINTS}[inferplane.plugins]\nacme-hooks = acme_chip.hooks\n"
+    install_acme(
+        {
+            "descriptor": [("batch_invariant=True", 'batch_invariant=True, check="acme_chip.asked:check"')],
+            **({file: [("import torch\n", f"import torch\n{target}\n")]} if file not in ("hooks", "asked") else {}),
+        },
+        entry_points=points,
+    )
+    for name in ("hooks", "asked"):
+        line = target if name == file else ""
+        (site / "acme_chip" / f"{name}.py").write_text(f"{line}\ndef check(request):\n    pass\n")
+    outcomes = run_kit(lambda case: case.area == "patches" and not case.name.endswith("in-use"))
+    assert outcomes.failed["patches/acme-chip"].startswith(f"acme-chip patches {named}")
+
+
+def test_a_patch_while_it_is_used_is_caught_and_named(install_acme: Callable, run_kit: Callable) -> None:
+    patch = "import inferplane_api.testing.compare as m\n    m.difference = lambda *arguments: ''"
+    install_acme({"kernels": [("    gate, up = x", f"    {patch}\n    gate, up = x")]})
+    try:
+        outcomes = run_kit(lambda case: case.area == "patches" or "silu_mul@1-float32" in case.id)
+    finally:
+        importlib.reload(importlib.import_module("inferplane_api.testing.compare"))
+    assert list(outcomes.failed) == ["patches/acme-chip-in-use"]
+    says = "acme-chip patches inferplane_api.testing.compare.difference while it is used"
+    assert outcomes.failed["patches/acme-chip-in-use"] == says
+
+
+def test_a_hook_that_does_not_exist(install_acme: Callable, run_kit: Callable, site: Path) -> None:
+    install_acme(entry_points=f"{ENTRY_POINTS}\n[inferplane.plugins]\nacme-hooks = acme_chip.hooks\n")
+    source = "from inferplane_api.hooks import hookimpl\n@hookimpl\ndef inferplane_docter(host): pass\n"
+    (site / "acme_chip" / "hooks.py").write_text(source)
+    outcomes = run_kit(lambda case: case.area == "descriptor")
+    assert list(outcomes.failed) == ["descriptor/inferplane.plugins:acme-hooks"]
+    assert "inferplane_docter" in outcomes.failed["descriptor/inferplane.plugins:acme-hooks"]
+
+
+def test_a_group_that_does_not_exist(install_acme: Callable, run_kit: Callable) -> None:
+    install_acme(entry_points=f"{ENTRY_POINTS}\n[inferplane.kernals]\nacme.x = acme_chip.descriptor:OPS\n")
+    outcomes = run_kit(lambda case: case.area == "descriptor")
+    assert list(outcomes.failed) == ["descriptor/inferplane.kernals:acme.x"]
+    assert "no group of that name" in outcomes.failed["descriptor/inferplane.kernals:acme.x"]
+
+
+OPTION = (
+    "tier=5)",
+    "tier=5, options=(__import__('inferplane_api').Option(name='fast', type='bool', default=False, doc='d'),))",
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "says"),
+    [
+        (
+            "platform",
+            ("        self.memory = Memory()\n", "        self.memory = [Memory()][context.options['fast']]\n"),
+            "raises IndexError",
+        ),
+        (
+            "probe",
+            (
+                "return ProbeResult(state=ProbeState.PRESENT, devices=(device,))",
+                "return ProbeResult(state=ProbeState.PRESENT, devices=(device,) * (1 + host.options['fast']))",
+            ),
+            "device indices [0, 0]",
+        ),
+        (
+            "platform",
+            (
+                "        self.memory = Memory()\n",
+                "        self.memory = Memory()\n"
+                "        import acme_chip.kernels as kernels\n"
+                "        kernels.FACTOR = 1.0 + context.options['fast']\n",
+            ),
+            "with that option: the log-probability of token 0 is off",
+        ),
+    ],
+    ids=["the platform cannot be made", "the probe goes wrong", "other tokens"],
+)
+def test_an_option_that_breaks_the_platform(
+    install_acme: Callable, run_kit: Callable, file: str, change: tuple[str, str], says: str
+) -> None:
+    factor = ("* (weight.float() + offset)).to(x.dtype)", "* (weight.float() + offset) * FACTOR).to(x.dtype)")
+    install_acme(
+        {
+            "descriptor": [OPTION],
+            "kernels": [factor, ("import torch\n", "import torch\n\nFACTOR = 1.0\n")],
+            file: [change],
+        }
+    )
+    outcomes = run_kit(lambda case: case.area == "options" or case.id in ("memory/numbers", "probe/devices"))
+    assert list(outcomes.failed) == ["options/fast"]
+    assert outcomes.failed["options/fast"].startswith("acme with the option fast=true")
+    assert says in outcomes.failed["options/fast"]
+
+
+def test_an_option_of_which_no_other_value_is_known_is_reported(install_acme: Callable, run_kit: Callable) -> None:
+    install_acme({"descriptor": [(OPTION[0], OPTION[1].replace("'bool', default=False", "'int', default=4"))]})
+    outcomes = run_kit(lambda case: case.area == "options")
+    assert outcomes.skipped == {"options/fast": "the declaration does not say which other int it may have than 4"}
+
+
+def install_second_backend(install_acme: Callable, attention: str = "", **fields: str) -> None:
+    """acme.slow: one that core would not choose by itself, with fields and code of its own."""
+    given = ", ".join(f"{name}={value}" for name, value in {"id": "'acme.slow'", "score": "30", **fields}.items())
+    last = "scores.softmax(-1), values).to(out.dtype)\n"
+    install_acme(
+        {
+            "descriptor": [
+                ("OPS = ", f"import msgspec\nSECOND = msgspec.structs.replace(ATTENTION, {given})\n\nOPS = ")
+            ],
+            "attention": [(last, last + attention)],
+        },
+        entry_points=f"{ENTRY_POINTS}acme.slow = acme_chip.descriptor:SECOND\n",
+    )
+
+
+def test_every_backend_runs_the_model(install_acme: Callable, run_kit: Callable) -> None:
+    """Every part keeps its word, in sizes that the kit tries, and a model with the second backend is wrong."""
+    slow = (
+        "\n\nclass Slow(LoopAttention):\n"
+        "    def run(self, q, k, v, kv, out, **named):\n"
+        "        super().run(q, k, v, kv, out, **named)\n"
+        "        out.mul_(-1 if len(q) > 100 else 1)\n"
+    )
+    install_second_backend(install_acme, slow, load="'acme_chip.attention:Slow'")
+    outcomes = run_kit(
+        lambda case: (
+            (case.area == "model" and case.level == "core")
+            or case.id == "attention/acme.slow-full-float32-head16-page16-4x2-htd"
+        )
+    )
+    assert list(outcomes.failed) == ["model/attention-acme.slow"]
+    assert "with attention acme.slow: token" in outcomes.failed["model/attention-acme.slow"]
+
+
+def test_a_backend_with_sliding_layers_only_runs_a_model_of_such_layers(
+    install_acme: Callable, run_kit: Callable
+) -> None:
+    install_second_backend(install_acme, kinds="frozenset({'sliding'})", head_sizes="HeadSizes(exact=(64,))")
+    outcomes = run_kit(lambda case: case.id == "model/attention-acme.slow")
+    assert outcomes.passed == ["model/attention-acme.slow"]
+
+
+def test_a_kernel_that_core_does_not_take_is_not_proven(install_acme: Callable, run_kit: Callable) -> None:
+    second = "SECOND = msgspec.structs.replace(OPS, id='acme.slow', score=30, dtypes=frozenset({'float32'}))\n"
+    install_acme(
+        {"descriptor": [("LINEAR = ", f"import msgspec\n{second}\nLINEAR = ")]},
+        entry_points=ENTRY_POINTS.replace("acme.ops", "acme.slow = acme_chip.descriptor:SECOND\nacme.ops"),
+    )
+    outcomes = run_kit(lambda case: case.name.startswith("taken-"))
+    assert outcomes.passed == ["model/taken-acme.ops", "model/taken-acme.linear"]
+    says = outcomes.skipped["model/taken-acme.slow"]
+    assert says.startswith("acme.slow is not what runs in float32: core takes")
+    assert "silu_mul@1 from acme.ops" in says
 
 
 def test_a_platform_with_other_tokens_is_caught(install_acme: Callable, run_kit: Callable) -> None:

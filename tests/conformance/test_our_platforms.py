@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import inferplane_api
-from inferplane_api.testing.case import Case
+from inferplane_api.testing.case import Case, unproven
 from inferplane_api.testing.plugin import PROPERTY, Conformance
 
 
@@ -53,6 +53,7 @@ def test_cpu_passes_everything(tmp_path: Path) -> None:
     areas = {case["area"] for case in report["cases"] if case["outcome"] == "passed"}
     expected = "descriptor import probe patches ops attention kv-layout linear communicator memory model"
     assert areas == set(expected.split())
+    assert report["unproven"] == []
     assert "not tested  graphs/capture: the device does not declare graph_capture" in done.stdout
 
 
@@ -130,6 +131,39 @@ def test_a_skip_for_want_of_core_keeps_its_level_open() -> None:
             report: Any = SimpleNamespace(when="teardown", user_properties=properties)
             conformance.pytest_runtest_logreport(report)
         assert conformance.report()["level_reached"] == level
+
+
+def test_what_is_declared_and_never_shown_keeps_its_level_open(tmp_path: Path, install_acme: Callable) -> None:
+    """An overlay whose backend requires what somebody else's platform lacks: skipped everywhere, so proven nowhere."""
+    install_acme(
+        {
+            "descriptor": [
+                (
+                    'platforms=frozenset({"acme"}),\n    kinds',
+                    'platforms=frozenset({"reference"}),\n    requires=frozenset({"matrix_unit"}),\n    kinds',
+                )
+            ]
+        },
+        entry_points="[inferplane.attention]\nacme.loop = acme_chip.descriptor:ATTENTION\n",
+    )
+    flags = ["--inferplane-distribution", "acme_chip", "--inferplane-level", "core"]
+    done, report = run_with_report(tmp_path, "--inferplane-platform", "reference", *flags)
+    assert not failures(report)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert report["passed"] > 0
+    assert report["unproven"] == ["acme.loop"]
+    assert report["level_reached"] is None
+    assert "not proven  acme.loop: it is declared, and no case of it passed" in done.stdout
+
+
+def test_a_thing_is_proven_by_one_case_and_missed_at_the_lowest_level_of_its_cases() -> None:
+    def case(name: str, level: str, proves: str = "") -> Case:
+        return Case("attention", name, level, "", print, proves)
+
+    cases = [case("a", "full", "x.a"), case("b", "performance", "x.a"), case("c", "core", "x.b"), case("d", "core")]
+    assert unproven(cases, {"attention/c", "attention/d"}) == {"x.a": "performance"}
+    assert unproven(cases, {"attention/a", "attention/d"}) == {"x.b": "core"}
+    assert unproven(cases, {"attention/a", "attention/c"}) == {}
 
 
 @pytest.mark.parametrize("module", ["inferplane_api.testing", "inferplane_api.testing.plugin"])

@@ -2,7 +2,7 @@
 
 Compared are, by identity, the names of every loaded module of the two packages, the attributes of the classes that it
 defines, the entries of its dictionaries, the items of its lists and sets, and the code and defaults of its functions.
-What is only added counts when it comes from a suspect's modules.
+What is only added counts when it comes from a suspect's modules or is a method.
 """
 
 from __future__ import annotations
@@ -136,8 +136,13 @@ def _rebound(label: str, before: dict[str, object], space: Mapping[str, object])
 def _added(
     label: str, before: dict[str, object], space: Mapping[str, object], suspects: Collection[str]
 ) -> Iterator[Change]:
+    known_class = type(space) is not dict and bool(before)
     for key, value in list(space.items()):
-        if key not in before and not isinstance(value, ModuleType) and (origin := _origin(value)) in suspects:
+        if key in before or isinstance(value, ModuleType) or _is_bookkeeping(key):
+            continue
+        origin = _origin(value)
+        # A new method hides an inherited one, whose code it is or not.
+        if origin in suspects or (known_class and callable(value)):
             yield Change(f"{label}.{key}", origin)
 
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from inferplane_api.spec import AttentionRequest, DeviceInfo, SchedulingConstraints, Verdict, describe_attention_refusal
-from inferplane_api.testing.attention_matrix import CACHE_DTYPES, KINDS, plain_point, points, request_of
-from inferplane_api.testing.attention_scenarios import SCENARIOS, batch_invariance, graph_replay
+from inferplane_api.errors import Unsupported
+from inferplane_api.spec import AttentionRequest, DeviceInfo, SchedulingConstraints, describe_attention_refusal
+from inferplane_api.testing.attention_matrix import CACHE_DTYPES, KINDS, SOFTCAP, plain_point, points, request_of
+from inferplane_api.testing.attention_scenarios import SCENARIOS, batch_invariance, chunks_and_decode, graph_replay
 from inferplane_api.testing.case import Case, Lie, NotTested, require
 from inferplane_api.testing.device_cases import CAPTURE
+from inferplane_api.testing.requirements import check_of, refuse_device, requirement_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,12 +41,12 @@ class Backend(NamedTuple):
 
 
 def cases(declarations: Declarations) -> list[Case]:
-    """The matrix, the scenarios, and the refusals of every backend."""
+    """The matrix, the scenarios, and what every backend makes of what it does not declare."""
     found = []
     for spec in declarations.attention():
-        found += list(_matrix(spec))
-        found += list(_scenarios(spec))
-        found += list(_untested(spec))
+        found += [case._replace(proves=spec.id) for case in (*_matrix(spec), *_scenarios(spec), *_untested(spec))]
+        found += requirement_cases(declarations, "attention", spec)
+        found += list(_foreign(spec))
         claim = f"{spec.id} refuses what it does not declare"
         found.append(_case(spec, "refusals", "core", claim, partial(_check_refusals, spec)))
         claim = f"{spec.id} accepts what it declares"
@@ -79,6 +81,34 @@ def _names(spec: AttentionSpec) -> list[str]:
     return names if spec.graph_level == "never" else [*names, "graph-replay"]
 
 
+def _foreign(spec: AttentionSpec) -> Iterator[Case]:
+    """What a context or a call can ask of any backend: without it, or with it ignored, the result is plausible."""
+    if "full" not in spec.kinds or not spec.kv_dtypes & CACHE_DTYPES:
+        return
+    plain = plain_point(spec, "full")
+    asked = {
+        "softcap": ("softcap" in spec.features, plain._replace(softcap=SOFTCAP)),
+        "lse": ("logsumexp" in spec.features, plain._replace(lse=True)),
+        "window": ("sliding" in spec.kinds, plain._replace(kind="sliding", window=7)),
+    }
+    for name, (declared, point) in asked.items():
+        if not declared:
+            claim = f"{spec.id} does not declare a {name}, so it raises Unsupported"
+            yield _case(spec, f"undeclared-{name}", "core", claim, partial(_check_foreign, spec, point, plain, name))
+
+
+def _check_foreign(spec: AttentionSpec, point: Point, plain: Point, name: str, kit: Kit) -> None:
+    """Refused, or right after all; never something else."""
+    accept(spec, plain, kit)
+    try:
+        chunks_and_decode(point, make_backend(spec, kit), kit.torch_device)
+    except Unsupported:
+        return
+    except Lie as lie:
+        message = f"{spec.id} does not declare a {name}, is given one, and instead of raising Unsupported ignores it"
+        raise Lie(f"{message}: {lie}") from None
+
+
 def _untested(spec: AttentionSpec) -> Iterator[Case]:
     reasons = {f"kind-{kind}": "the kit has no oracle for it" for kind in sorted(spec.kinds - set(KINDS))}
     reasons |= {f"kv-dtype-{dtype}": "the kit scales no cache" for dtype in sorted(spec.kv_dtypes - CACHE_DTYPES)}
@@ -99,25 +129,14 @@ def _claim(spec: AttentionSpec, point: Point) -> str:
     return f"{spec.id} declares {shown}" + (", logsumexp" if point.lse else "")
 
 
+DECLARED = ("kind", "dtype", "kv_dtype", "head_size", "page", "layout")
+"""Of a point: what a descriptor lists."""
+
 VARIED = ("dtype", "kv_dtype", "head_size", "page", "num_heads", "num_kv_heads", "window", "softcap", "layout")
 
 
 def _shown(value: Any) -> str:
     return str(getattr(value, "order", value))
-
-
-def check_of(spec: AttentionSpec, kit: Kit) -> Callable[[AttentionRequest], Verdict]:
-    """The backend's own check; yes where it has none."""
-    if spec.check is None:
-        return lambda request: Verdict()
-    function = kit.load(spec.check)
-
-    def check(request: AttentionRequest) -> Verdict:
-        verdict = function(request)
-        require(isinstance(verdict, Verdict), f"{spec.id}: its check returns a {type(verdict).__name__}, not a Verdict")
-        return verdict  # type: ignore[no-any-return]  # the plugin's function has no types here
-
-    return check
 
 
 def make_backend(spec: AttentionSpec, kit: Kit) -> Backend:
@@ -129,11 +148,7 @@ def make_backend(spec: AttentionSpec, kit: Kit) -> Backend:
 def accept(spec: AttentionSpec, point: Point, kit: Kit) -> None:
     """Raise NotTested when the device or the backend's own check excludes the point."""
     device = kit.device
-    if point.dtype not in device.dtypes:
-        raise NotTested(f"the device does not compute in {point.dtype}")
-    missing = spec.requires - device.features
-    if missing:
-        raise NotTested(f"{spec.id} requires device features that are not here: {', '.join(sorted(missing))}")
+    refuse_device(spec, point.dtype, kit)
     request = request_of(point, kit.declarations.platform, device)
     verdict = check_of(spec, kit)(request)
     if not verdict.ok:
@@ -154,15 +169,23 @@ def _check_point(spec: AttentionSpec, point: Point, name: str, kit: Kit) -> None
 
 def _check_accepts(spec: AttentionSpec, kit: Kit) -> None:
     """The data must accept every point that was made from it, and the check at least one."""
-    accepted = 0
+    accepted: list[Point] = []
     check = check_of(spec, kit)
     for _, point in points(spec):
         device = msgspec.structs.replace(kit.device, features=kit.device.features | spec.requires)
         request = request_of(point, kit.declarations.platform, device)
         verdict = describe_attention_refusal(spec, request)
         require(verdict.ok, f"{_claim(spec, point)} but refuses it: {'; '.join(map(str, verdict.reasons))}")
-        accepted += check(request).ok
-    require(accepted > 0 or not points(spec), f"{spec.id}: its check refuses everything that it declares")
+        accepted += [point] if check(request).ok else []
+    require(bool(accepted) or not points(spec), f"{spec.id}: its check refuses everything that it declares")
+    never = [
+        f"{name} {_shown(value)}"
+        for name in DECLARED
+        for value in dict.fromkeys(getattr(point, name) for _, point in points(spec))
+        if value not in {getattr(point, name) for point in accepted}
+    ]
+    if never:
+        raise NotTested(f"its check refuses on this device all that has {', '.join(never)}")
 
 
 def _check_refusals(spec: AttentionSpec, kit: Kit) -> None:
@@ -175,7 +198,7 @@ def _check_refusals(spec: AttentionSpec, kit: Kit) -> None:
         verdict = describe_attention_refusal(spec, changed)
         named = any(reason.field == field for reason in verdict.reasons)
         require(named, f"{spec.id} does not declare {field} {getattr(changed, field, '')} and does not refuse it")
-        check(changed)
+        check(changed)  # raises Lie where it fails or gives no Verdict, as a newer core's request must not make it
 
 
 def _unclaimed(spec: AttentionSpec, request: AttentionRequest) -> Iterator[tuple[str, AttentionRequest]]:

@@ -100,7 +100,8 @@ def _performance(spec: AttentionSpec, base: Point) -> Iterator[Point]:
 
 def _full(spec: AttentionSpec, base: Point) -> Iterator[Point]:
     """Everything with everything that may interact, and caches of another type."""
-    for head, heads, window in product(head_sizes(spec), HEADS, _windows(base)):
+    # A window of one token, and one that hides nothing, were tried with every page.
+    for head, heads, window in product(head_sizes(spec), HEADS, sorted({7, base.page}) if base.window else [None]):
         yield base._replace(head_size=head, num_heads=heads[0], num_kv_heads=heads[1], window=window)
     for dtype, kv_dtype in product(sorted(spec.dtypes), sorted(spec.kv_dtypes & CACHE_DTYPES)):
         yield base._replace(dtype=dtype, kv_dtype=kv_dtype)

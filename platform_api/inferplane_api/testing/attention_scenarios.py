@@ -30,6 +30,7 @@ def serve(world: World, prompts: list[int], backend: Any) -> list[torch.Tensor]:
     """Compute every token of every request: chunks of odd lengths, then single tokens; mixed where that is allowed."""
     largest, step, outs = largest_chunk(backend), 0, []
     budget = most_tokens(backend.scheduling)
+    sizes = (7, max(24, 3 * world.point.page // 4), 5)
     while any(request.remaining for request in world.requests):
         pairs = list(zip(world.requests, prompts, strict=True))
         decodes = [Row(request, 1) for request, prompt in pairs if request.remaining and request.done >= prompt]
@@ -37,8 +38,7 @@ def serve(world: World, prompts: list[int], backend: Any) -> list[torch.Tensor]:
         joined = [(request, prompt) for index, (request, prompt) in enumerate(pairs) if 2 * index <= step]
         waiting = [(request, prompt - request.done) for request, prompt in joined if request.done < prompt]
         chunks = [
-            Row(request, min(left, (7, 24, 5)[(step + index) % 3], largest))
-            for index, (request, left) in enumerate(waiting)
+            Row(request, min(left, sizes[(step + index) % 3], largest)) for index, (request, left) in enumerate(waiting)
         ]
         rows = _fit(decodes, chunks, budget, most_rows(backend.scheduling), mixed=backend.scheduling.mixed_steps)
         if rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable
 
     from inferplane_api.testing.kit import Kit
 
@@ -44,6 +44,9 @@ class Case(NamedTuple):
     """What the plugin says, for a message: "acme.flash declares head_size 96"."""
     run: Callable[[Kit], None]
     """Raises Lie or NotTested; any other exception is the plugin's and makes the claim a lie."""
+    proves: str = ""
+    """Id of the attention backend or kernel whose work a pass shows. One of which no case passed is not proven, and
+    neither is the lowest level of its cases."""
 
     @property
     def id(self) -> str:
@@ -66,6 +69,18 @@ def require(condition: bool, message: str) -> None:
     """Raise Lie unless the condition holds."""
     if not condition:
         raise Lie(message)
+
+
+def unproven(cases: Iterable[Case], passed: Collection[str]) -> dict[str, str]:
+    """Declared things of which none of the `passed` cases (ids) shows anything, each with the lowest level of its
+    cases."""
+    levels: dict[str, str] = {}
+    for case in cases:
+        if case.proves:
+            lowest = levels.setdefault(case.proves, case.level)
+            levels[case.proves] = min(lowest, case.level, key=LEVELS.index)
+    proven = {case.proves for case in cases if case.id in passed}
+    return {name: level for name, level in levels.items() if name not in proven}
 
 
 def reached(level: str, open_levels: set[str], present: bool) -> str | None:

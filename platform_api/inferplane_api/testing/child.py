@@ -6,7 +6,6 @@ One request on stdin, one answer on a private copy of stdout; what the plugin pr
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import signal
 import sys
@@ -20,7 +19,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from inferplane_api.spec import GROUPS, PlatformSpec
+from inferplane_api.internal.loading import find
+from inferplane_api.internal.option_values import option_values
+from inferplane_api.spec import GROUPS, HostInfo, PlatformSpec
 from inferplane_api.testing.observed import Entry, Imported, Inspect, Inspected, Observation, Probed
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 HEAVY = frozenset({"torch", "transformers", "inferplane"})
 """Top-level modules that a descriptor never imports, unless they are its own."""
+
+HOOKS = "inferplane.plugins"
+"""The group whose values are no descriptors but hold hooks."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -96,15 +100,6 @@ def _native_threads() -> int:
     return len(list(tasks.iterdir())) if tasks.is_dir() else threading.active_count()
 
 
-def find(path: str) -> Any:
-    """The object at "module:attribute"."""
-    module, _, attributes = path.partition(":")
-    value: Any = importlib.import_module(module)
-    for name in attributes.split("."):
-        value = getattr(value, name)
-    return value
-
-
 def inspect(request: Inspect, capture: IO[bytes]) -> Inspected:
     """Import every descriptor, then call every platform's probe twice where that is asked for."""
     imported, observations, probes = [], [], []
@@ -118,17 +113,19 @@ def inspect(request: Inspect, capture: IO[bytes]) -> Inspected:
             seen.add(module)
             observations.append(watch.observe("descriptor", module))
         if request.probe and isinstance(value, PlatformSpec):
-            probes.append(value.probe)
+            probes.append(value)
     probed = []
-    for function in probes:
+    for spec in probes:
         watch.observe("", "")
-        probed.append(_probe(function, request))
-        observations.append(watch.observe("probe", function))
+        probed.append(_probe(spec, request))
+        observations.append(watch.observe("probe", spec.probe))
     return Inspected(imported=imported, probed=probed, observations=observations)
 
 
 def _imported(entry: Entry, value: Any, error: str) -> Imported:
     expected = GROUPS.get(entry.group)
+    if not error and entry.group == HOOKS:
+        _, error = _attempt(lambda: _register(value, entry.name))
     if error or expected is None:
         return Imported(entry=entry, error=error)
     if not isinstance(value, expected):
@@ -136,10 +133,29 @@ def _imported(entry: Entry, value: Any, error: str) -> Imported:
     return Imported(entry=entry, type_name=type(value).__name__, value=msgspec.to_builtins(value))
 
 
-def _probe(function: str, request: Inspect) -> Probed:
+def _register(plugin: Any, name: str) -> None:
+    """Raise what core would raise for a hook that does not exist."""
+    import pluggy
+
+    from inferplane_api import hooks
+
+    manager = pluggy.PluginManager(hooks.PROJECT)
+    manager.add_hookspecs(hooks)
+    manager.register(plugin, name)
+    manager.check_pending()
+
+
+def _host_for(spec: PlatformSpec, host: HostInfo, given: dict[str, Any]) -> HostInfo:
+    """The host with the platform's options, as core hands it to a probe."""
+    return msgspec.structs.replace(host, options={**option_values(spec, os.environ), **given})
+
+
+def _probe(spec: PlatformSpec, request: Inspect) -> Probed:
+    function = spec.probe
+    given = {option.name: request.options[option.name] for option in spec.options if option.name in request.options}
     results, names = [], []
     for _ in range(2):
-        value, error = _attempt(lambda: find(function)(request.host))
+        value, error = _attempt(lambda: find(function)(_host_for(spec, request.host, given)))
         if error:
             return Probed(function=function, error=error)
         names.append(type(value).__name__)

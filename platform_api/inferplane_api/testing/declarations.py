@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.metadata import Distribution, distributions
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from inferplane_api.internal.host_facts import collect_host
 from inferplane_api.spec import (
     ANY_PLATFORM,
     GROUPS,
@@ -20,14 +20,12 @@ from inferplane_api.spec import (
     ProbeResult,
     ProbeState,
 )
-from inferplane_api.testing.host import collect_host
 from inferplane_api.testing.observed import Entry, Imported, Inspect, Inspected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 PLATFORMS = "inferplane.platforms"
-PREFIX = "inferplane."
 TIMEOUT = 20.0
 """Seconds for a child; core waits for half of that."""
 
@@ -44,7 +42,10 @@ class Plugin(NamedTuple):
 
     name: str
     version: str
-    requires: tuple[str, ...]
+    api_range: str | None
+    """Of `Requires-Dist: inferplane-api`; "" is any version, None: no such requirement."""
+    torch_range: str | None
+    """Of `Requires-Dist: torch`, likewise."""
     entries: tuple[Entry, ...]
     modules: tuple[str, ...]
     """Top-level modules of its entry points."""
@@ -72,6 +73,13 @@ class Declarations(NamedTuple):
         """True when there is a device to run on."""
         return self.probe is not None and self.probe.state is ProbeState.PRESENT and bool(self.probe.devices)
 
+    @property
+    def device_features(self) -> frozenset[str]:
+        """What the platform says that some device of its has: those of this host, and those that its descriptor
+        lists for others."""
+        listed = frozenset() if self.spec is None else self.spec.features
+        return listed.union(*(device.features for device in self.probe.devices)) if self.probe else listed
+
     def attention(self) -> list[AttentionSpec]:
         """Attention backends that declare this platform."""
         return [spec for spec in self._specs(AttentionSpec) if self._is_for(spec.platforms)]
@@ -91,41 +99,41 @@ class Declarations(NamedTuple):
 
 def installed_plugins() -> list[Plugin]:
     """Every distribution with an entry point of ours; the first copy on the path counts."""
-    found: dict[str, Plugin] = {}
-    for distribution in distributions():
-        entries = _entries(distribution)
-        name = distribution.metadata["Name"]
-        if entries and name not in found:
-            found[name] = Plugin(
-                name=name,
-                version=distribution.version,
-                requires=tuple(distribution.requires or ()),
-                entries=entries,
-                modules=tuple(sorted({entry.value.partition(":")[0].partition(".")[0] for entry in entries})),
-            )
-    return list(found.values())
+    from inferplane_api.internal.inventory import list_entry_points
 
-
-def _entries(distribution: Distribution) -> tuple[Entry, ...]:
-    points = distribution.entry_points
-    return tuple(Entry(point.group, point.name, point.value) for point in points if point.group.startswith(PREFIX))
+    groups: dict[str, list[Any]] = {}
+    for entry in list_entry_points():
+        groups.setdefault(entry.distribution, []).append(entry)
+    return [
+        Plugin(
+            name=name,
+            version=entries[0].version,
+            api_range=entries[0].api_range,
+            torch_range=entries[0].torch_range,
+            entries=tuple(Entry(entry.group, entry.name, entry.value) for entry in entries),
+            modules=tuple(sorted({entry.value.partition(":")[0].partition(".")[0] for entry in entries})),
+        )
+        for name, entries in groups.items()
+    ]
 
 
 def declare(platform: str, overlay: str | None = None) -> Declarations:
     """Read what the platform's distribution, or an overlay for it, declares. Raises LookupError for an unknown name."""
+    from packaging.utils import canonicalize_name
+
     plugins = installed_plugins()
     owners = {entry.name: plugin for plugin in plugins for entry in plugin.entries if entry.group == PLATFORMS}
     if platform not in owners:
         raise LookupError(f"no platform {platform!r}; installed: {', '.join(sorted(owners)) or 'none'}")
     owner = owners[platform]
-    plugin = next((each for each in plugins if overlay is not None and each.name == overlay), owner)
-    if overlay is not None and plugin.name != overlay:
+    wanted = owner.name if overlay is None else canonicalize_name(overlay)
+    plugin = next((each for each in plugins if each.name == wanted), owner)
+    if plugin.name != wanted:
         raise LookupError(f"no plugin distribution {overlay!r}; installed: {', '.join(each.name for each in plugins)}")
     host = collect_host()
-    inspection = inspect_plugin(plugin, host)
-    probing = inspect_plugin(plugin, host, probe=True)
-    spec = _platform_spec(inspection if plugin is owner else inspect_plugin(owner, host), platform)
-    owner_probing = probing if plugin is owner else inspect_plugin(owner, host, probe=True)
+    inspection, probing = _inspect_twice(plugin, host)
+    of_owner = (inspection, probing) if plugin is owner else _inspect_twice(owner, host)
+    spec = _platform_spec(of_owner[0], platform)
     return Declarations(
         platform=platform,
         plugin=plugin,
@@ -134,23 +142,40 @@ def declare(platform: str, overlay: str | None = None) -> Declarations:
         probing=probing,
         host=host,
         spec=spec,
-        probe=None if spec is None else _probe_result(owner_probing, spec.probe),
+        probe=None if spec is None else _probe_result(of_owner[1], spec.probe),
     )
 
 
-def inspect_plugin(plugin: Plugin, host: HostInfo, *, probe: bool = False) -> Inspection:
-    """Ask a child."""
-    request = Inspect(entries=list(plugin.entries), host=host, own=list(plugin.modules), probe=probe)
-    answer = run_child("inferplane_api.testing.child", msgspec.json.encode(request))
+def _inspect_twice(plugin: Plugin, host: HostInfo) -> tuple[Inspection, Inspection]:
+    """(what the descriptors say, the same and the probes). One child gives both unless a probe ends it."""
+    probing = inspect_plugin(plugin, host, probe=True)
+    return (inspect_plugin(plugin, host) if probing.failure else probing), probing
+
+
+def inspect_plugin(
+    plugin: Plugin,
+    host: HostInfo,
+    *,
+    probe: bool = False,
+    options: Mapping[str, bool] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Inspection:
+    """Ask a child, with some values of options other than the default, and some more environment variables."""
+    request = Inspect(
+        entries=list(plugin.entries), host=host, own=list(plugin.modules), probe=probe, options=dict(options or {})
+    )
+    answer = run_child("inferplane_api.testing.child", msgspec.json.encode(request), variables=variables)
     if isinstance(answer, str):
         return Inspection(Inspected(), answer)
     return Inspection(msgspec.json.decode(answer, type=Inspected), "")
 
 
-def run_child(module: str, request: bytes, timeout: float | None = None) -> bytes | str:
+def run_child(
+    module: str, request: bytes, timeout: float | None = None, variables: Mapping[str, str] | None = None
+) -> bytes | str:
     """The answer of `python -m module`, or in words why there was none in `timeout` (TIMEOUT) seconds."""
     timeout = TIMEOUT if timeout is None else timeout
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **(variables or {})}
     command = [sys.executable, "-m", module]
     try:
         done = subprocess.run(

@@ -27,7 +27,16 @@ def make_conformance(platform: str, distribution: str | None, level: str) -> Con
 
 def generate(declarations: Declarations) -> list[Case]:
     """All cases, in the order in which a vendor wants to read them."""
-    from inferplane_api.testing import device_cases, hygiene_cases, model_cases, patch_cases, probe_cases, schema_cases
+    from inferplane_api.testing import (
+        device_cases,
+        hygiene_cases,
+        memory_cases,
+        model_cases,
+        option_cases,
+        patch_cases,
+        probe_cases,
+        schema_cases,
+    )
 
     cases = [
         *schema_cases.cases(declarations),
@@ -47,6 +56,8 @@ def generate(declarations: Declarations) -> list[Case]:
         cases += linear_cases.cases(declarations)
         cases += communicator_cases.cases(declarations)
         cases += device_cases.graph_cases(declarations)
-    cases += device_cases.memory_cases(declarations)
+    cases += memory_cases.cases(declarations)
     cases += model_cases.cases(declarations)
+    cases += option_cases.cases(declarations)
+    cases += patch_cases.late_cases(declarations)
     return cases

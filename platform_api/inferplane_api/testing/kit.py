@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import os
 from typing import TYPE_CHECKING, Any
 
+from inferplane_api.internal.loading import find
+from inferplane_api.internal.tamper import Watch
 from inferplane_api.testing.case import NotTested
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import torch
@@ -25,10 +29,13 @@ class Kit:
         self.level = level
         self.folder = folder
         """For files of the run."""
-        self.remembered: dict[str, Any] = {}
-        """Truths that took long to compute."""
+        self.truths: dict[Any, Any] = {}
+        """The reference platform's answers, which took long to compute."""
+        self.plans: dict[Any, Any] = {}
+        """What core planned for a tiny model whose tokens were right."""
         self._platform: Platform | None = None
         self._loaded: dict[str, Any] = {}
+        self._watch: Watch | None = None
 
     @property
     def spec(self) -> PlatformSpec:
@@ -51,8 +58,35 @@ class Kit:
     def platform(self) -> Platform:
         """The platform, constructed once and activated. Raises NotTested without a device."""
         if self._platform is None:
-            self._platform = make_platform(self.spec, self.device)
+            self._platform = self.make_platform()
         return self._platform
+
+    def make_platform(self, given: Mapping[str, str | int | float | bool] | None = None) -> Platform:
+        """A platform with the given options, which the caller closes. Raises NotTested without a device."""
+        spec, device = self.spec, self.device
+        self.watch()
+        return make_platform(spec, device, given)
+
+    @contextlib.contextmanager
+    def other_options(self, given: Mapping[str, str | int | float | bool]) -> Iterator[None]:
+        """Inside, `platform` is one with these options."""
+        self.close()
+        self._platform = self.make_platform(given)
+        try:
+            yield
+        finally:
+            self.close()
+
+    def watch(self) -> None:
+        """From now on, remember what the contract, the kit and core are; called before the plugin's code runs."""
+        if self._watch is None:
+            self._watch = Watch()
+
+    def patched(self, own: frozenset[str]) -> list[str]:
+        """Names of them that the plugin, whose top-level modules are `own`, has rebound since `watch`."""
+        changes = [] if self._watch is None else self._watch.changes(own)
+        # Core's own code may rebind a name of core's while it works.
+        return sorted({change.name for change in changes if change.origin in own})
 
     @property
     def torch_device(self) -> torch.device:
@@ -73,20 +107,14 @@ class Kit:
             self._platform = None
 
 
-def make_platform(spec: PlatformSpec, device: DeviceInfo) -> Platform:
-    """A platform with the default of every option, its device made current."""
+def make_platform(
+    spec: PlatformSpec, device: DeviceInfo, given: Mapping[str, str | int | float | bool] | None = None
+) -> Platform:
+    """A platform with the given options, the others as their variable or default says, its device made current."""
+    from inferplane_api.internal.option_values import option_values
     from inferplane_api.platform import PlatformContext
 
-    options = {option.name: option.default for option in spec.options if option.default is not None}
+    options = {**option_values(spec, os.environ), **(given or {})}
     platform: Platform = find(spec.load)(PlatformContext(device=device, options=options))
     platform.runtime.activate()
     return platform
-
-
-def find(path: str) -> Any:
-    """Import "module:attribute"."""
-    module, _, attributes = path.partition(":")
-    value: Any = importlib.import_module(module)
-    for name in attributes.split("."):
-        value = getattr(value, name)
-    return value

@@ -32,6 +32,7 @@ def cases(declarations: Declarations) -> list[Case]:
             level="core",
             claim=f"{spec.id} declares the layout {layout.order}",
             run=partial(_check, spec, point),
+            proves=spec.id,
         )
         for spec in declarations.attention()
         for kind in KINDS[: 1 if KINDS[0] in spec.kinds else None]

@@ -10,7 +10,7 @@ import torch
 from inferplane_api.testing.buckets import bucket_for, pad_rows
 from inferplane_api.testing.case import Case, Lie, NotTested
 from inferplane_api.testing.compare import difference, same_bytes
-from inferplane_api.testing.op_cases import refuse_device
+from inferplane_api.testing.requirements import accept_kernel, requirement_cases
 from inferplane_api.testing.weights import GENERATORS
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def cases(declarations: Declarations) -> list[Case]:
     """One case a kernel, scheme and type."""
     found = []
     for spec in declarations.kernels("linear"):
+        found += requirement_cases(declarations, "linear", spec)
         schemes = sorted(set(spec.schemes) - {ANY_SCHEME})
         if ANY_SCHEME in spec.schemes:
             schemes = sorted({*schemes, *GENERATORS})
@@ -49,7 +50,7 @@ def cases(declarations: Declarations) -> list[Case]:
 
 
 def _case(spec: KernelSpec, name: str, claim: str, run: Callable[[Kit], None]) -> Case:
-    return Case(area="linear", name=f"{spec.id}-{name}", level="performance", claim=claim, run=run)
+    return Case(area="linear", name=f"{spec.id}-{name}", level="performance", claim=claim, run=run, proves=spec.id)
 
 
 def _no_grouped_cases(kit: Kit) -> None:
@@ -57,7 +58,7 @@ def _no_grouped_cases(kit: Kit) -> None:
 
 
 def _check(spec: KernelSpec, scheme: str, dtype: str, kit: Kit) -> None:
-    refuse_device(spec, dtype, kit)
+    accept_kernel(spec, dtype, scheme, kit)
     if scheme not in GENERATORS:
         known = ", ".join(sorted(GENERATORS))
         raise NotTested(f"the kit makes no weights of scheme {scheme}; it makes {known}")

@@ -25,6 +25,8 @@ class Inspect(msgspec.Struct, frozen=True):
     own: list[str]
     """Top-level modules of the distribution itself."""
     probe: bool = False
+    options: dict[str, str | int | float | bool] = {}
+    """Values of platforms' options other than the default."""
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True):

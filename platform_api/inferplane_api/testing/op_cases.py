@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from inferplane_api.internal.loading import find
 from inferplane_api.kv import KVView
 from inferplane_api.ops import SCHEMAS, OpSchema
 from inferplane_api.testing.buckets import bucket_for, pad_rows
 from inferplane_api.testing.case import Case, Lie, NotTested, require
 from inferplane_api.testing.compare import describe, difference, same_bytes, tensors
-from inferplane_api.testing.kit import find
+from inferplane_api.testing.requirements import accept_kernel, requirement_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,6 +56,7 @@ def cases(declarations: Declarations) -> list[Case]:
         claim = f"{spec.id} gives the ops that it declares"
         name = f"{spec.id}-provided"
         found.append(Case(area="ops", name=name, level="core", claim=claim, run=partial(_check_provided, spec)))
+        found += requirement_cases(declarations, "ops", spec)
         for op in spec.ops:
             if op in schemas:
                 found += [_case(spec, schemas[op], dtype) for dtype in sorted(spec.dtypes)]
@@ -68,6 +70,7 @@ def _case(spec: KernelSpec, schema: OpSchema, dtype: str) -> Case:
         level="core",
         claim=f"{spec.id} provides {schema.id} in {dtype}",
         run=partial(_check_op, spec, schema, dtype),
+        proves=spec.id,
     )
 
 
@@ -78,17 +81,8 @@ def _check_provided(spec: KernelSpec, kit: Kit) -> None:
     require(not extra, f"{spec.id} provides {', '.join(extra)} and does not declare them, so nobody will use them")
 
 
-def refuse_device(spec: Any, dtype: str, kit: Kit) -> None:
-    """Raise NotTested where the device, rather than the kernel, lacks a type or a feature."""
-    if dtype not in kit.device.dtypes:
-        raise NotTested(f"the device does not compute in {dtype}")
-    missing = spec.requires - kit.device.features
-    if missing:
-        raise NotTested(f"{spec.id} requires device features that are not here: {', '.join(sorted(missing))}")
-
-
 def _check_op(spec: KernelSpec, schema: OpSchema, dtype: str, kit: Kit) -> None:
-    refuse_device(spec, dtype, kit)
+    accept_kernel(spec, dtype, schema.id, kit)
     reference = find(schema.reference)
     function = kit.load(spec.load).ops().get(schema.id)
     if function is None:

@@ -1,5 +1,5 @@
-"""`python -m inferplane_api.testing.patch_child`: notes every function of the contract and of core, loads a plugin's
-parts, and says which functions are no longer the same."""
+"""`python -m inferplane_api.testing.patch_child`: remembers every name of the contract, the kit and core; loads and
+makes a plugin's parts; says which names are no longer what they were."""
 
 from __future__ import annotations
 
@@ -9,33 +9,28 @@ import importlib.util
 import os
 import pkgutil
 import sys
-from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from inferplane_api.internal.loading import find
+from inferplane_api.internal.tamper import PACKAGES, Watch
 from inferplane_api.spec import DeviceInfo, PlatformSpec
 from inferplane_api.testing.child import private_stdout
-from inferplane_api.testing.kit import find, make_platform
+from inferplane_api.testing.kit import make_platform
 
-PACKAGES = (
-    "inferplane_api",
-    "inferplane_api.reference",
-    "inferplane.builtin",
-    "inferplane.engine",
-    "inferplane.layers",
-    "inferplane.models",
-    "inferplane.plan",
-    "inferplane.plugins",
-    "inferplane.runner",
-    "inferplane.text",
-)
-"""Whose modules are watched; of core, what runs in the engine and decides."""
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Loads(msgspec.Struct, frozen=True, kw_only=True):
     """What is loaded."""
 
     paths: list[str]
+    providers: list[str] = []
+    """Those of the paths whose `ops` is called."""
+    own: list[str] = []
+    """Top-level modules of the distribution."""
     platform: PlatformSpec | None = None
     """Constructed on `device` where both are given."""
     device: DeviceInfo | None = None
@@ -48,59 +43,39 @@ class Patched(msgspec.Struct, frozen=True, kw_only=True):
     errors: list[str]
 
 
-def snapshot() -> dict[str, object]:
-    """Every module's own functions, classes and methods, as "module:attribute", to the code behind it."""
-    found: dict[str, object] = {}
-    for name, module in list(sys.modules.items()):
-        if not name.startswith(PACKAGES) or module is None:
-            continue
-        for attribute, value in list(vars(module).items()):
-            found.update(_identities(f"{name}:{attribute}", value, name))
-    return found
-
-
-def _identities(path: str, value: object, module: str) -> dict[str, object]:
-    if isinstance(value, FunctionType):
-        return {path: (value, value.__code__)}
-    if not isinstance(value, type):
-        return {}
-    found: dict[str, object] = {path: value}
-    if value.__module__ == module:
-        for name, member in list(vars(value).items()):
-            if isinstance(member, (FunctionType, staticmethod, classmethod, property)):
-                found[f"{path}.{name}"] = (member, getattr(member, "__code__", None))
-    return found
-
-
-def import_packages() -> None:
-    """Import all that is watched; core may be absent."""
+def import_everything() -> None:
+    """Import every module of the contract, of the kit and of core, which may be absent."""
     for package in PACKAGES:
-        if importlib.util.find_spec(package.partition(".")[0]) is None:
+        if importlib.util.find_spec(package) is None:
             continue
-        module = importlib.import_module(package)
-        for child in pkgutil.iter_modules(module.__path__, f"{package}."):
-            # A module of core's that lacks an optional package is nobody's lie, and nobody can patch it either.
-            with contextlib.suppress(ImportError):
-                importlib.import_module(child.name)
+        path = importlib.import_module(package).__path__
+        for module in pkgutil.walk_packages(path, f"{package}.", onerror=lambda name: None):
+            if not module.name.endswith(".__main__"):
+                # A module of core's that lacks an optional package is nobody's lie, and nobody can patch it either.
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(module.name)
 
 
 def load(request: Loads) -> Patched:
     """Load everything and compare."""
-    import_packages()
-    before = snapshot()
-    errors = []
-    for path in request.paths:
+    import_everything()
+    watch, errors = Watch(), []
+
+    def attempt(path: str, action: Callable[[], Any]) -> None:
         try:
-            find(path)
+            action()
         except Exception as error:
             errors.append(f"{path}: {type(error).__name__}: {error}")
-    if request.platform is not None and request.device is not None:
-        try:
-            make_platform(request.platform, request.device)
-        except Exception as error:
-            errors.append(f"{request.platform.load}: {type(error).__name__}: {error}")
-    after = snapshot()
-    return Patched(changed=sorted(path for path, value in before.items() if after.get(path) != value), errors=errors)
+
+    for path in request.paths:
+        attempt(path, lambda path=path: find(path))  # type: ignore[misc]  # mypy infers no lambda with a default
+    platform, device = request.platform, request.device
+    if platform is not None and device is not None:
+        attempt(platform.load, lambda: make_platform(platform, device))
+        for path in request.providers:
+            attempt(path, lambda path=path: find(path).ops())  # type: ignore[misc]
+    changed = sorted({change.name for change in watch.changes(request.own)})
+    return Patched(changed=changed, errors=list(dict.fromkeys(errors)))
 
 
 def main() -> None:

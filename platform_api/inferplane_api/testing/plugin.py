@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from inferplane_api import API_VERSION
-from inferplane_api.testing.case import LEVELS, reached
+from inferplane_api.testing.case import LEVELS, reached, unproven
 
 if TYPE_CHECKING:
     from inferplane_api.testing.case import Case
@@ -46,6 +46,8 @@ class Conformance:
         done = {line["id"] for line in self.lines} - self._unproven
         open_levels = {line["level"] for line in self.lines if line["outcome"] == "failed"}
         open_levels |= {case.level for case in self.cases if case.id not in done}
+        nothing_shown = unproven(self.cases, {line["id"] for line in self.lines if line["outcome"] == "passed"})
+        open_levels |= set(nothing_shown.values())
         present = declarations.present and "passed" in outcomes
         return {
             "platform": declarations.platform,
@@ -55,6 +57,7 @@ class Conformance:
             "level": self.kit.level,
             "cases": self.lines,
             **{outcome: outcomes.count(outcome) for outcome in ("passed", "failed", "skipped")},
+            "unproven": sorted(nothing_shown),
             "level_reached": reached(self.kit.level, open_levels, present),
         }
 
@@ -122,6 +125,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Any
     for line in report["cases"]:
         if line["outcome"] == "passed" and line["reason"]:
             terminalreporter.write_line(f"warning  {line['id']}: {line['reason']}")
+    for name in report["unproven"]:
+        terminalreporter.write_line(f"not proven  {name}: it is declared, and no case of it passed")
     counts = ", ".join(f"{report[name]} {name}" for name in ("passed", "failed", "skipped"))
     terminalreporter.write_line(f"level reached: {report['level_reached'] or 'none'} ({counts})")
 

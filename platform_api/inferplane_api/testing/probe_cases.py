@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from inferplane_api.spec import DeviceInfo, PlatformSpec, ProbeResult, ProbeState
+from inferplane_api.spec import DeviceInfo, HostInfo, PlatformSpec, ProbeResult, ProbeState
 from inferplane_api.testing.case import Case, Lie, require
 from inferplane_api.testing.declarations import decoded, inspect_plugin
-from inferplane_api.testing.host import BARE_HOST
 from inferplane_api.testing.observed import Probed
 
 if TYPE_CHECKING:
@@ -18,6 +17,9 @@ if TYPE_CHECKING:
     from inferplane_api.testing.kit import Kit
 
 DTYPES = frozenset({"float32", "bfloat16", "float16"})
+
+BARE_HOST = HostInfo(os="linux", machine="riscv64", cpu_model="none", cpu_count=1, memory_bytes=2**30)
+"""A host with no torch, no device on its bus and a processor that few know."""
 
 
 def cases(declarations: Declarations) -> list[Case]:
@@ -80,6 +82,12 @@ def _check_device(device: DeviceInfo, what: str) -> None:
     require(preferred is None or preferred in device.dtypes, f"{what} prefers {preferred}, which it does not have")
     require(device.memory_bytes >= 0, f"{what} has {device.memory_bytes} bytes of memory")
     require(device.index >= 0, f"{what} has a negative index")
+
+
+def check_probe(probed: Probed, kit: Kit) -> None:
+    """Raise Lie unless the answer makes sense and is the same when asked twice."""
+    for check in (_check_state, _check_devices, _check_twice):
+        check(probed, kit)
 
 
 def _check_twice(probed: Probed, kit: Kit) -> None:

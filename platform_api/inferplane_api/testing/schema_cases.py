@@ -6,12 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from packaging.specifiers import SpecifierSet
 
+from inferplane_api.internal.inventory import KINDS, PREFIX, admits
+from inferplane_api.internal.soundness import torch_mismatch, unsound
 from inferplane_api.kv import KVLayout
 from inferplane_api.ops import SCHEMAS
-from inferplane_api.spec import GROUPS, AttentionSpec, KernelSpec, PlatformSpec
-from inferplane_api.testing.case import Case, Lie, require
-from inferplane_api.testing.declarations import PLATFORMS, installed_plugins
+from inferplane_api.spec import GROUPS, AttentionSpec, KernelSpec, ModelPluginSpec, PlatformSpec, WeightFormatSpec
+from inferplane_api.testing.case import Case, Lie, NotTested, require
+from inferplane_api.testing.declarations import PLATFORMS, decoded, installed_plugins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +28,8 @@ KV_DTYPES = DTYPES | {"float8_e4m3fn", "float8_e5m2"}
 ATTENTION_KINDS = frozenset({"full", "sliding", "chunked", "latent", "state", "cross", "encoder"})
 ATTENTION_FEATURES = frozenset({"sinks", "softcap", "alibi", "prefix-lm", "logsumexp", "non-causal", "kv-fp8"})
 TIERS = (0, 1, 5)
+WIDENED = {"float": "int"}
+"""Type of an option to another one that its default may have."""
 
 
 def cases(declarations: Declarations) -> list[Case]:
@@ -37,6 +42,14 @@ def cases(declarations: Declarations) -> list[Case]:
     for item in declarations.inspection.seen.imported:
         name = f"{item.entry.group}:{item.entry.name}"
         found.append(_case(name, f"{plugin.name} declares {name}", partial(_check_entry, item)))
+        spec = decoded(item)
+        if isinstance(spec, PlatformSpec):
+            claim = f"{plugin.name} runs with the torch that is installed"
+            found.append(_case(f"torch-{spec.name}", claim, partial(_check_torch, spec, declarations)))
+        if isinstance(spec, (WeightFormatSpec, ModelPluginSpec)):
+            reason = f"the kit has no cases for what {item.entry.group} holds: test it by its own files"
+            untested = _case(f"untested-{name}", f"{plugin.name} declares {name}", partial(_not_tested, reason))
+            found.append(untested._replace(level="full"))
     claim = f"{plugin.name} requires a range of inferplane-api"
     found.append(_case("api-range", claim, partial(_check_range, declarations)))
     claim = f"the namespaces of {plugin.name} are its own"
@@ -52,10 +65,16 @@ def _raise(message: str, kit: Kit) -> None:
     raise Lie(message)
 
 
+def _not_tested(reason: str, kit: Kit) -> None:
+    raise NotTested(reason)
+
+
 def _check_entry(item: Imported, kit: Kit) -> None:
     entry = item.entry
     where = f"{entry.group} entry {entry.name!r} ({entry.value})"
     require(not item.error, f"{where} cannot be imported: {item.error}")
+    known = [f"{PREFIX}{kind}" for kind in KINDS]
+    require(entry.group in known, f"{where}: there is no group of that name; known are {', '.join(known)}")
     expected = GROUPS.get(entry.group)
     if expected is None:
         return
@@ -74,6 +93,8 @@ def _check_entry(item: Imported, kit: Kit) -> None:
         if path is not None:
             module, colon, attribute = path.partition(":")
             require(bool(module and colon and attribute), f"{where}: {field}={path!r} is not 'module:attribute'")
+    fault = unsound(spec)
+    require(fault is None, f"{where} would be refused by core: {fault}")
     for check in (_check_platform, _check_attention, _check_kernel):
         check(spec, where)
 
@@ -94,6 +115,9 @@ def _check_platform(spec: Any, where: str) -> None:
     for option in spec.options:
         right = option.variable is None or option.variable.startswith("INFERPLANE_")
         require(right, f"{where}: the variable of option {option.name!r} must begin with INFERPLANE_")
+        fits = option.default is None or type(option.default).__name__ in (option.type, WIDENED.get(option.type))
+        message = f"{where}: the default {option.default!r} of option {option.name!r} is not of type {option.type}"
+        require(fits, message)
 
 
 def _check_attention(spec: Any, where: str) -> None:
@@ -131,25 +155,26 @@ def _check_names(where: str, field: str, names: frozenset[str], known: frozenset
     require(names <= known, f"{where}: {field} has {sorted(names - known)}, known are {sorted(known)}")
 
 
-def _check_range(declarations: Declarations, kit: Kit) -> None:
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import canonicalize_name
+def _check_torch(spec: PlatformSpec, declarations: Declarations, kit: Kit) -> None:
+    version, plugin = declarations.host.torch_version, declarations.plugin
+    for specifier, builds, whose in (
+        (spec.requires_torch or None, spec.torch_builds, f"platform {spec.name}"),
+        (plugin.torch_range, (), plugin.name),
+    ):
+        reason = torch_mismatch(specifier, version, builds)
+        require(reason is None, f"{whose} does not run with the torch that is installed: {reason}")
 
+
+def _check_range(declarations: Declarations, kit: Kit) -> None:
     from inferplane_api import API_VERSION
 
-    plugin = declarations.plugin
-    for text in plugin.requires:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
-        if canonicalize_name(requirement.name) == "inferplane-api" and requirement.marker is None:
-            fits = requirement.specifier.contains(API_VERSION, prereleases=True)
-            require(fits, f"{plugin.name} requires {text}, this is inferplane-api {API_VERSION}")
-            upper = any(part.operator in ("<", "<=", "==", "~=") for part in requirement.specifier)
-            require(upper, f"{plugin.name} requires {text} without an upper bound")
-            return
-    raise Lie(f"{plugin.name} has no Requires-Dist: inferplane-api, so no version of the contract is known to fit")
+    plugin, text = declarations.plugin, f"inferplane-api{declarations.plugin.api_range}"
+    if plugin.api_range is None:
+        raise Lie(f"{plugin.name} has no Requires-Dist: inferplane-api, so no version of the contract is known to fit")
+    fits = admits(plugin.api_range, API_VERSION)
+    require(fits, f"{plugin.name} requires {text}, this is inferplane-api {API_VERSION}")
+    upper = any(part.operator in ("<", "<=", "==", "~=") for part in SpecifierSet(plugin.api_range))
+    require(upper, f"{plugin.name} requires {text} without an upper bound")
 
 
 def _check_namespaces(declarations: Declarations, kit: Kit) -> None:
