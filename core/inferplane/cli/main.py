@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import select
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from inferplane import __version__
 from inferplane.errors import InferplaneError
@@ -18,8 +19,11 @@ COMMANDS = {
     "serve": "serve a model over an OpenAI-compatible HTTP API",
     "chat": "chat with a served model",
     "complete": "complete a prompt with a served model",
+    "run-batch": "answer the requests of a file in OpenAI's batch format, without a server",
+    "bench": "measure any OpenAI-compatible server, or this engine",
     "plugins": "list installed plugins, without importing them",
     "doctor": "check this host and its plugins",
+    "collect-env": "print versions, packages and host facts for a bug report",
     "explain": "show what would be chosen for a model, and why, without loading it",
 }
 
@@ -54,19 +58,28 @@ def _run(argv: list[str] | None) -> int:
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     for name, text in COMMANDS.items():
         if name == chosen:
-            import_module(f"inferplane.cli.{name}").add_parser(commands)
+            command_module(name).add_parser(commands)
         else:
             commands.add_parser(name, help=text)
+    if chosen is not None and chosen not in COMMANDS:
+        near = difflib.get_close_matches(chosen, COMMANDS, n=1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        parser.error(f"there is no command {chosen!r}; {meant}commands are {', '.join(COMMANDS)}")
     parsed = parser.parse_args(arguments)
     if parsed.command is None:
         parser.print_help()
         return 0
     try:
-        return int(import_module(f"inferplane.cli.{parsed.command}").run(parsed))
+        return int(command_module(parsed.command).run(parsed))
     except InferplaneError as error:
         return report(error)
     except KeyboardInterrupt:
         return 130
+
+
+def command_module(name: str) -> Any:
+    """The module of a command."""
+    return import_module(f"inferplane.cli.{name.replace('-', '_')}")
 
 
 def _reader_is_gone(stream: TextIO) -> bool:

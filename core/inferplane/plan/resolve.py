@@ -73,7 +73,8 @@ def resolve(
     architecture, model_decision = select_architecture(
         model.model_type, discovery.models, required=not spec.runner_seam
     )
-    weights, format_decision = select_format(format_id, discovery.formats)
+    named = settings.said("model.quantization") or settings.value("model.load_format") not in ("auto", "dummy")
+    weights, format_decision = select_format(format_id, discovery.formats, by_user=named)
     decisions = [
         _plugins(settings, discovery),
         platform.decision,

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from inferplane import __version__
 from inferplane.errors import InferplaneError
-from inferplane.plan.types import Component, Decision
+from inferplane.plan.types import Component, Decision, Loser
 from inferplane.plugins.inventory import CORE
+from inferplane_api.spec import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,15 +51,27 @@ def select_architecture(
     return component, Decision(subject=subject, chosen=load, source=source, reason=reason)
 
 
-def select_format(format_id: str, formats: Sequence[FoundFormat]) -> tuple[Component, Decision]:
-    """The checkpoint format that recognised the model. Raises InferplaneError when it is not installed."""
+def select_format(
+    format_id: str, formats: Sequence[FoundFormat], *, by_user: bool = False
+) -> tuple[Component, Decision]:
+    """The checkpoint format that reads the model, found from its files or named by the user.
+
+    Raises InferplaneError when it is not installed.
+    """
     for found in formats:
         if found.spec.id == format_id:
             weights = Component(
                 id=format_id, load=found.spec.load, distribution=found.distribution, version=found.version
             )
-            reason = f"{found.distribution} {found.version}"
-            return weights, Decision(subject="checkpoint format", chosen=format_id, source="checkpoint", reason=reason)
+            other = Reason(code="format.other", field="format", want=format_id, hint="the files are in one format")
+            decision = Decision(
+                subject="checkpoint format",
+                chosen=format_id,
+                source="user" if by_user else "checkpoint",
+                reason=f"{found.distribution} {found.version}",
+                losers=tuple(Loser(id=each.spec.id, reasons=(other,)) for each in formats if each is not found),
+            )
+            return weights, decision
     have = ", ".join(found.spec.id for found in formats)
     raise InferplaneError(
         f"checkpoint format {format_id!r} is not installed; installed: {have or 'none'}",

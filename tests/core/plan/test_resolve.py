@@ -33,6 +33,7 @@ from inferplane_api.spec import (
     ProbeState,
     Reason,
     SchedulingConstraints,
+    WeightFormatSpec,
 )
 
 Make = Callable[..., Any]
@@ -431,3 +432,21 @@ def test_prefix_caching_that_was_asked_for_and_cannot_be_is_told(plan_for: Calla
     (warning,) = plan.warnings
     assert "no prefix caching, although user asks for it" in warning
     assert not plan.prefix_caching
+
+
+def test_formats_that_do_not_read_the_checkpoint_are_recorded(
+    plan_for: Callable[..., Plan], discovery: Discovery
+) -> None:
+    spec = WeightFormatSpec(id="acme.packed", name="packed", load="acme:F")
+    discovery.formats.append(Found(spec=spec, distribution="acme-formats", version="2"))
+
+    def decision(values: dict[str, Any]) -> Any:
+        return next(each for each in plan_for(values).decisions if each.subject == "checkpoint format")
+
+    automatic = decision({})
+    assert (automatic.chosen, automatic.source) == (SAFETENSORS.id, "checkpoint")
+    (loser,) = automatic.losers
+    assert (loser.id, loser.reasons[0].code) == ("acme.packed", "format.other")
+    for values in ({"quantization": "safetensors"}, {"load_format": "safetensors"}):
+        assert decision(values).source == "user"
+    assert decision({"load_format": "dummy"}).source == "checkpoint"
