@@ -52,9 +52,7 @@ async def read_raw(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     if coding != "identity":
         # A few compressed bytes can become gigabytes.
         raise ApiError(415, "a body with a Content-Encoding is not taken", code="invalid_content_encoding")
-    # Closed afterwards: what else the client sends shall not be read.
-    closing = {"Connection": "close"}
-    too_large = ApiError(413, f"the body exceeds {max_bytes} bytes", code="request_too_large", headers=closing)
+    too_large = ApiError(413, f"the body exceeds {max_bytes} bytes", code="request_too_large")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 15 or int(declared) > max_bytes):
         raise too_large

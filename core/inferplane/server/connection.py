@@ -23,7 +23,10 @@ log = get_logger(__name__)
 MIN_BODY_RATE = 16 * 2**10
 """Bytes of a body that earn one second more."""
 
-_IDLE, _HEAD, _BODY = range(3)
+LINGER_SECONDS = 2.0
+"""For which a refused client is still listened to: closing at once could take the answer away before it was read."""
+
+_IDLE, _HEAD, _BODY, _ENDED = range(4)
 
 
 class ConnectionLimits(NamedTuple):
@@ -81,10 +84,12 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes; a head that grows without end is counted here, since the parser reports only whole headers."""
-        if self.transport.is_closing():
+        if self._phase == _ENDED:
             return
         within_head = self._phase == _HEAD
         super().data_received(data)
+        if self._phase == _ENDED:
+            return
         if self._phase == _HEAD:
             self._raw_head_bytes = self._raw_head_bytes + len(data) if within_head else 0
             if self._raw_head_bytes > self._limits.head_bytes:
@@ -133,6 +138,14 @@ class LimitedProtocol(HttpToolsProtocol):
         self._phase = _IDLE
         super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        """The answer is out; where the body is not in yet, it is thrown away for a moment only."""
+        super().on_response_complete()
+        # Of this request: with pipelining, the body may be the next one's.
+        if self._phase == _BODY and self.cycle.response_complete:
+            self._disarm()
+            self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
     def send_400_response(self, msg: str) -> None:
         """What uvicorn calls when the parser gives up: for us, or for what is no HTTP."""
         self._refuse(self._refusal or ApiError(400, "this is no valid HTTP/1.1 request", code="invalid_http"))
@@ -169,12 +182,22 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refuse(ApiError(408, f"the request's {part} did not arrive in time", code="request_timeout"))
 
     def _refuse(self, answer: ApiError) -> None:
-        if self.transport.is_closing():
+        if self._phase == _ENDED or self.transport.is_closing():
             return
-        # Nothing may be written into the middle of another answer.
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = answer.encoded()
-            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-            self.transport.write(STATUS_LINE[answer.status] + head + body)
         log.info("connection closed: %d %s", answer.status, answer.message)
-        self.transport.close()
+        self._phase = _ENDED
+        self._disarm()
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+            if cycle.response_started:
+                # Nothing may be written into the middle of another answer.
+                self.transport.close()
+                return
+        body = answer.encoded()
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+        self.transport.write(STATUS_LINE[answer.status] + head + body)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
