@@ -61,7 +61,7 @@ def choose_limits(settings: Settings, model: ModelSpec, device: SchedulingConstr
         ),
         caching,
     )
-    warnings = ()
+    warnings: tuple[str, ...] = ()
     if caching.source == "checkpoint" and settings.insisted(CACHING) and settings.value(CACHING):
         warnings = (f"no prefix caching, although {settings.source(CACHING)} asks for it: {caching.reason}",)
     return LimitsChoice(limits, automatic, scheduling, prefix_caching, decisions, warnings)
