@@ -22,7 +22,7 @@ from inferplane.plugins.inventory import (
     PluginEntry,
     admits,
     list_copies,
-    list_entry_points,
+    read_installed,
 )
 from inferplane_api import API_VERSION
 
@@ -50,12 +50,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the list, or do what the action says."""
     if arguments.action is not None:
         return int(_module(arguments.action).run(arguments))
-    entries = list_entry_points()
+    entries, faults = read_installed()
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode([_as_json(entry) for entry in entries])).decode())
         return 0
     copies = list_copies(entry.distribution for entry in entries)
-    print_tables([_table(entries), *_copies_tables(copies)])
+    unreadable = [Table("Not used, as the metadata cannot be read", ("where and why",), [(fault,) for fault in faults])]
+    print_tables([_table(entries), *_copies_tables(copies), *(unreadable if faults else [])])
     return 0
 
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from inferplane.errors import InferplaneError
+from inferplane.plan.provenance import public_config
 from inferplane.plan.record import selection_record
 from inferplane.plan.render import warning_text
 from inferplane.plan.types import Component, Plan
+from inferplane.plugins.options import is_secret_option
 from inferplane.plugins.records import Problem
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ def validate(config: Config, discovery: Discovery) -> None:
     An error finding raises InferplaneError, as does a change of the core when plugins are locked; a warning, and a hook
     that fails, become problems of the discovery.
     """
-    data = config.model_dump(mode="json", exclude={"server": {"api_key"}})
+    platforms = [found.spec for found in discovery.platforms if found.spec is not None]
+    secret = {option.name for spec in platforms for option in spec.options if is_secret_option(option)}
+    data = public_config(config, secret)
     for answer in discovery.call_hook("inferplane_validate", config=data):
         for finding in answer.findings:
             message = f"{answer.owner}: {finding.subject}: {finding.message}"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from inferplane.config.secrets import HIDDEN, is_secret
 from inferplane.plan.types import Decision, Setting
 
 if TYPE_CHECKING:
@@ -48,6 +49,22 @@ def effective_settings(
         for name in type(getattr(config, section)).model_fields
     )
     return (*general, *(_option(option, settings) for option in options))
+
+
+def public_config(config: Config, secret_options: Iterable[str] = ()) -> dict[str, Any]:
+    """The configuration for an endpoint or a plugin: JSON types, no key, and no value of a secret option.
+
+    An option is secret by its own name or as one of `secret_options`, those whose variable is named so.
+    """
+    data: dict[str, Any] = config.model_dump(mode="json")
+    for section in data.values():
+        for name in [name for name in section if is_secret(name)]:
+            del section[name]
+    given = data["platform"]["platform_option"]
+    for name in given:
+        if is_secret(name) or name in secret_options:
+            given[name] = HIDDEN
+    return data
 
 
 def _option(option: ResolvedOption, settings: Settings) -> Setting:

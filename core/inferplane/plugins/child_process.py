@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import IO, Any, NamedTuple
 
-from inferplane.plugins.secrets import is_secret
+from inferplane.config.secrets import is_secret
 
 _STDERR_TAIL = 4096
 

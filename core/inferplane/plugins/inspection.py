@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from inferplane.config.secrets import is_secret
 from inferplane.errors import InvalidValue
 from inferplane.plugins.child import HOOKS, describe_exception
 from inferplane.plugins.inventory import API, CORE, PluginEntry, admits
 from inferplane.plugins.options import Value, option_values, resolve_options
 from inferplane.plugins.process import ChildWorker, LocalWorker, ProcessNotStarted, Replies, Worker
 from inferplane.plugins.records import HookPlugin
-from inferplane.plugins.secrets import is_secret
 from inferplane.plugins.soundness import unsound
 from inferplane.plugins.wire import Answer, EntryRef, Load, Loaded, Probe
 from inferplane_api import API_VERSION

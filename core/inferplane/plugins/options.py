@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from inferplane.config.secrets import HIDDEN, is_secret
 from inferplane.errors import InvalidValue
-from inferplane.plugins.secrets import HIDDEN, is_secret
 from inferplane_api.spec import Option, PlatformSpec
 
 FIELD = "platform_option"

@@ -5,10 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+from inferplane.config.annotations import settings
+from inferplane.config.environment import variable_of
 from inferplane.plugins.records import Problem
 
 PREFIX = "INFERPLANE_"
 KNOWN = ("INFERPLANE_API_KEY", "INFERPLANE_CACHE", "INFERPLANE_LOG_LEVEL", "INFERPLANE_PLUGINS")
+"""The ones that a message lists; a setting's variable is INFERPLANE_<FIELD>."""
 
 
 _ALIKE = 0.8
@@ -20,14 +23,16 @@ def unknown_variables(environ: Mapping[str, str], declared: Iterable[str], *, un
 
     With `unread`, a plugin that was not read may declare it: a warning, unless it is nearly a variable that exists.
     """
-    known = sorted({*KNOWN, *declared})
+    declared = set(declared)
+    known = sorted({*KNOWN, *declared, *(variable_of(name) for name in settings())})
+    listed = sorted({*KNOWN, *declared})
     problems = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:
             words = {each.removeprefix(PREFIX): each for each in known}
             typo = difflib.get_close_matches(name.removeprefix(PREFIX), words, n=1, cutoff=_ALIKE)
             near = [words[typo[0]]] if typo else difflib.get_close_matches(name, known, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"unset it; known are {', '.join(known)}"
+            remedy = f"did you mean {near[0]}?" if near else f"unset it; known are {', '.join(listed)}, and INFERPLANE_<FLAG>"
             level, message = "error", f"{name} is not a variable"
             if unread and not typo:
                 level, message = "warning", f"{message} of what was read; a plugin that was not read may declare it"

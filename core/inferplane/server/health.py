@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from inferplane import __version__
+from inferplane.config.secrets import HIDDEN
+from inferplane.plan.provenance import public_config
 from inferplane.plan.record import selection_record
 
 if TYPE_CHECKING:
@@ -72,7 +74,8 @@ def server_info(context: ServerContext) -> dict[str, Any]:
     """The record of the selection, what the user said, what was measured, and how long starting took."""
     prepared, client = context.prepared, context.client
     plan = prepared.plan
-    config = prepared.config.model_dump(mode="json", exclude={"server": {"api_key"}})
+    hidden = [setting.path.rpartition(".")[2] for setting in plan.settings if setting.value == HIDDEN]
+    config = public_config(prepared.config, hidden)
     ready = client.state == "ready"
     return {
         "version": __version__,

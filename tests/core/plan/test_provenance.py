@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ from inferplane.builtin.descriptor import REFERENCE_ATTENTION, REFERENCE_LINEAR,
 from inferplane.config import Config
 from inferplane.config.flags import add_config_flags, collect_config
 from inferplane.config.parser import Parser
-from inferplane.plan.provenance import SECTIONS
+from inferplane.plan.provenance import SECTIONS, public_config
 from inferplane.plan.record import selection_record
 from inferplane.plan.resolve import resolve
 from inferplane.plugins.discovery import Discovery
@@ -126,3 +129,31 @@ def test_each_option_of_a_platform_is_a_setting_and_a_secret_is_not_shown(
     assert found[path] == ("access_token, turbo", "flag --platform-option")
     assert "s3same" not in str(selection_record(plan))
     assert plan.platform_options["license"] == "s3same", "the platform itself gets it"
+
+
+def test_the_configuration_for_others_has_no_secret() -> None:
+    config = Config.from_flat(
+        {"api_key": ("s3same",), "platform_option": {"access_token": "s3same", "license": "s3same", "power": "7"}}
+    )
+    shown = public_config(config, ["license"])
+    assert "s3same" not in str(shown)
+    assert shown["platform"]["platform_option"] == {
+        "access_token": "(set, not shown)",
+        "license": "(set, not shown)",
+        "power": "7",
+    }
+    assert shown["model"] == config.model_dump(mode="json")["model"]
+    assert config.platform.platform_option["license"] == "s3same", "the configuration itself is not touched"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_explain_shows_no_secret_of_the_environment(tiny_llama_dir: Path, as_json: bool) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("INFERPLANE_")}
+    secrets = dict.fromkeys(("INFERPLANE_API_KEY", "HF_TOKEN", "MODELSCOPE_API_TOKEN"), "s3same")
+    arguments = ["explain", "--model", str(tiny_llama_dir), "--platform", "reference", *(["--json"] if as_json else [])]
+    done = subprocess.run(
+        [sys.executable, "-m", "inferplane", *arguments], env={**kept, **secrets}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "reference" in done.stdout
+    assert "s3same" not in done.stdout + done.stderr
