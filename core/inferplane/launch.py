@@ -119,17 +119,10 @@ def serve(config: Config) -> int:
 
 
 async def _serve(planned: Planned, listener: socket.socket, started: float) -> int:
-    from inferplane.client.process_client import ProcessClient
     from inferplane.server.run import BACKLOG, run_app
 
     server_config = planned.config.server
-    client = ProcessClient(
-        planned.plan,
-        max_queued=planned.config.scheduler.max_num_queued_reqs,
-        hang_seconds=server_config.hang_timeout,
-        log_level=server_config.log_level,
-    )
-    client.launch()
+    client = start_client(planned)
     try:
         # The engine loads its weights meanwhile.
         service, app = await asyncio.to_thread(_front_end, planned, client)
@@ -141,6 +134,21 @@ async def _serve(planned: Planned, listener: socket.socket, started: float) -> i
     finally:
         await client.close()
     return 0
+
+
+def start_client(planned: Planned) -> ProcessClient:
+    """Start the engine's process; `ready()` of the result waits for it. The caller closes it."""
+    from inferplane.client.process_client import ProcessClient
+
+    server = planned.config.server
+    client = ProcessClient(
+        planned.plan,
+        max_queued=planned.config.scheduler.max_num_queued_reqs,
+        hang_seconds=server.hang_timeout,
+        log_level=server.log_level,
+    )
+    client.launch()
+    return client
 
 
 def _front_end(planned: Planned, client: ProcessClient) -> tuple[Service, FastAPI]:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import PydanticUndefined
 
+from inferplane.config.actions import JsonObject, Pair
+from inferplane.config.annotations import settings, without_none
+from inferplane.config.environment import read_environment, read_vllm_environment, variable_of
+from inferplane.config.parser import Parser
 from inferplane.config.schema import Config
+from inferplane.config.vllm_flags import foreign
 from inferplane.errors import InvalidValue
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
-
-KEY_VARIABLE = "INFERPLANE_API_KEY"
-"""A key that a request must carry, for those who give none with --api-key."""
 
 SHORT = {"quantization": "-q"}
 
@@ -34,35 +35,62 @@ def add_config_flags(parser: argparse.ArgumentParser, *, sections: tuple[str, ..
         group = parser.add_argument_group(section, description=(kind.__doc__ or "").strip())
         for name, field in kind.model_fields.items():
             _add_flag(group, name, field)
+    if isinstance(parser, Parser):
+        parser.grouped = True
+        parser.foreign = foreign
 
 
-def collect_config(arguments: argparse.Namespace) -> Config:
-    """The configuration from parsed flags over the YAML file over the defaults. Raises InvalidValue."""
-    said = {} if arguments.config is None else _read_yaml(arguments.config)
-    known = _field_names()
+def collect_config(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration: flags over INFERPLANE_ variables over the YAML file over vLLM's variables over defaults.
+
+    Raises InvalidValue.
+    """
+    known = settings()
+    vllm, ours = read_vllm_environment(environ), read_environment(environ)
+    said = {name: item.value for name, item in vllm.items()}
+    origins = {name: f"variable {item.variable}" for name, item in vllm.items()}
+    if arguments.config is not None:
+        file = _read_yaml(arguments.config)
+        said |= file
+        origins |= dict.fromkeys(file, f"file {arguments.config}")
+    said |= {name: item.value for name, item in ours.items()}
+    origins |= {name: f"variable {item.variable}" for name, item in ours.items()}
     flags = {name: value for name, value in vars(arguments).items() if name in known}
-    if "api_key" not in flags and "api_key" not in said and os.environ.get(KEY_VARIABLE):
-        # Not on the command line, where every user of the host can read it.
-        said["api_key"] = (os.environ[KEY_VARIABLE],)
-    origins = {name: f"file {arguments.config}" for name in said}
     origins |= {name: f"flag --{name.replace('_', '-')}" for name in flags}
-    return Config.from_flat({**said, **flags}, origins)
+    try:
+        return Config.from_flat({**said, **flags}, origins)
+    except InvalidValue as error:
+        origin = origins.get(error.field.partition(".")[0], "")
+        if not origin.startswith(("file", "variable")):
+            raise
+        remedy = "; ".join(part for part in (error.remedy, f"it comes from {origin}") if part)
+        raise InvalidValue(error.field, error.value, error.problem, remedy=remedy) from error
 
 
-def _field_names() -> set[str]:
-    return {
-        name
-        for info in Config.model_fields.values()
-        for name in info.annotation.model_fields  # type: ignore[union-attr]
-    }
+def take_model(arguments: argparse.Namespace) -> None:
+    """The model's position before the flag --model. Raises InvalidValue where a flag of several values took it."""
+    if arguments.model_position is not None:
+        arguments.model = arguments.model_position
+    elif not hasattr(arguments, "model"):
+        _refuse_swallowed_model(arguments)
+
+
+def _refuse_swallowed_model(arguments: argparse.Namespace) -> None:
+    """A flag of several values takes a MODEL that follows it for one more; the default must not be served then."""
+    for name, value in vars(arguments).items():
+        if isinstance(value, list) and len(value) > 1 and os.path.exists(value[-1]):
+            flag = "--" + name.replace("_", "-")
+            raise InvalidValue(
+                name, value[-1], f"was taken as a value of {flag}, and it looks like a model", remedy="put MODEL first"
+            )
 
 
 def _add_flag(group: Any, name: str, field: FieldInfo) -> None:
     flag = "--" + name.replace("_", "-")
     names = [SHORT[name], flag] if name in SHORT else [flag]
     # SUPPRESS: only what the user gave is in the namespace, so that a file's value is not overwritten by a default.
-    options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": _help(field)}
-    kind = _without_none(field.annotation)
+    options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": _help(name, field)}
+    kind = without_none(field.annotation)
     origin = typing.get_origin(kind)
     if kind is bool:
         options["action"] = argparse.BooleanOptionalAction
@@ -71,52 +99,19 @@ def _add_flag(group: Any, name: str, field: FieldInfo) -> None:
     elif origin is tuple:
         options.update(nargs="+", metavar="VALUE")
     elif origin is dict and typing.get_args(kind)[1] is str:
-        options.update(action=_Pair, metavar="NAME=VALUE")
+        options.update(action=Pair, metavar="NAME=VALUE")
     elif origin is dict:
-        options.update(type=_json_object, metavar="JSON")
+        options.update(action=JsonObject, metavar="JSON")
     else:
-        options["metavar"] = _metavar(kind)
+        options["metavar"] = {int: "N", float: "X"}.get(kind, "TEXT")
     group.add_argument(*names, **options)
 
 
-def _without_none(annotation: Any) -> Any:
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        (annotation,) = [part for part in typing.get_args(annotation) if part is not type(None)]
-    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
-
-
-def _help(field: FieldInfo) -> str:
+def _help(name: str, field: FieldInfo) -> str:
     text = (field.description or "").replace("%", "%%").replace("`", "")
     default = field.default
-    if default is PydanticUndefined or default is None or default == () or default == {}:
-        return text
-    return f"{text} [{default}]"
-
-
-def _metavar(kind: Any) -> str:
-    return {int: "N", float: "X"}.get(kind, "TEXT")
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
-    return value
-
-
-class _Pair(argparse.Action):
-    """NAME=VALUE, repeatable."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        name, sign, value = str(values).partition("=")
-        if not sign or not name:
-            parser.error(f"{option_string} takes NAME=VALUE, not {values!r}")
-        pairs = dict(getattr(namespace, self.dest, {}))
-        pairs[name] = value
-        setattr(namespace, self.dest, pairs)
+    shown = "" if default is PydanticUndefined or default is None or default in ((), {}) else f" [{default}]"
+    return f"{text}{shown} ({variable_of(name)})"
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

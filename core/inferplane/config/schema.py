@@ -142,6 +142,7 @@ class SchedulerConfig(_Section):
         description="`priority`: lower numbers first; `fair`: equal shares for API keys, or `user`s where there are none.",
     )
     long_prefill_token_threshold: int = Field(0, ge=0, description="Longest prompt chunk of a request; 0: the budget.")
+    enforce_eager: bool = Field(False, description="Capture no steps, where the platform otherwise would.")
     async_scheduling: bool = Field(True, description="Plan the next step while the present one runs.")
     max_num_queued_reqs: int = Field(1024, ge=1, description="Waiting requests beyond which the answer is 429.")
     max_num_queued_tokens: Size = Field(
@@ -247,6 +248,10 @@ class Config(_Section):
     def origin(self, name: str) -> str:
         """Where the value of a field was said: "flag --seed", "file FILE" or "keyword seed"."""
         return self._origins.get(name, f"keyword {name}")
+
+    def said(self) -> dict[str, Any]:
+        """Field name to value of what was said; what nobody said is not in it."""
+        return {name: getattr(section, name) for _, section in self for name in sorted(section.model_fields_set)}
 
     @classmethod
     def from_flat(cls, values: dict[str, Any], origins: Mapping[str, str] | None = None) -> Config:

@@ -10,9 +10,8 @@ from inferplane.config.environment import variable_of
 from inferplane.plugins.records import Problem
 
 PREFIX = "INFERPLANE_"
-KNOWN = ("INFERPLANE_API_KEY", "INFERPLANE_CACHE", "INFERPLANE_LOG_LEVEL", "INFERPLANE_PLUGINS")
+KNOWN = ("INFERPLANE_CACHE", "INFERPLANE_PLUGINS")
 """The ones that a message lists; a setting's variable is INFERPLANE_<FIELD>."""
-
 
 _ALIKE = 0.8
 """Of the part after the prefix: a word with one letter wrong, rather than another plugin's variable."""
@@ -23,16 +22,16 @@ def unknown_variables(environ: Mapping[str, str], declared: Iterable[str], *, un
 
     With `unread`, a plugin that was not read may declare it: a warning, unless it is nearly a variable that exists.
     """
-    declared = set(declared)
-    known = sorted({*KNOWN, *declared, *(variable_of(name) for name in settings())})
     listed = sorted({*KNOWN, *declared})
+    known = sorted({*listed, *(variable_of(name) for name in settings())})
     problems = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:
             words = {each.removeprefix(PREFIX): each for each in known}
             typo = difflib.get_close_matches(name.removeprefix(PREFIX), words, n=1, cutoff=_ALIKE)
             near = [words[typo[0]]] if typo else difflib.get_close_matches(name, known, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"unset it; known are {', '.join(listed)}, and INFERPLANE_<FLAG>"
+            unset = f"unset it; known are {', '.join(listed)}, and INFERPLANE_<FLAG>"
+            remedy = f"did you mean {near[0]}?" if near else unset
             level, message = "error", f"{name} is not a variable"
             if unread and not typo:
                 level, message = "warning", f"{message} of what was read; a plugin that was not read may declare it"
