@@ -1,4 +1,4 @@
-"""`python -m inferplane.checkpoint.card_child`: one request on stdin, one card on stdout. Decides nothing.
+"""The process in which a format reads a card, started by `plugins/child_process.py`: one request on stdin, one card on stdout. Decides nothing.
 
 What a format prints goes to stderr, since the answer travels on a private copy of stdout; an alarm ends a child whose
 parent is gone.
@@ -16,6 +16,7 @@ import msgspec
 
 from inferplane_api.checkpoint import CheckpointCard
 from inferplane_api.errors import InferplaneError
+from inferplane_api.internal.loading import find
 
 
 class CardRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,12 +41,8 @@ class CardReply(msgspec.Struct, frozen=True, kw_only=True):
 
 def answer(request: CardRequest) -> CardReply:
     """Import the format and read the card; every exception is an answer."""
-    from importlib import import_module
-
-    module, _, attribute = request.load.partition(":")
     try:
-        format_class = getattr(import_module(module), attribute)
-        card = format_class().card(Path(request.path), Path(request.cache))
+        card = find(request.load)().card(Path(request.path), Path(request.cache))
     except InferplaneError as error:
         return CardReply(message=error.message, code=error.code, remedy=error.remedy)
     except Exception as error:

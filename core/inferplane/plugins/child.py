@@ -1,4 +1,4 @@
-"""`python -m inferplane.plugins.child`: imports one distribution's descriptors and runs its probes, on request.
+"""The process that imports one distribution's descriptors and runs its probes, started by `child_process.py`.
 
 Knows one distribution at a time and decides nothing. Every exception of a plugin is an answer. What a plugin prints
 to stdout goes to stderr, since answers travel on a private copy of the descriptor; stdin is private likewise. A request

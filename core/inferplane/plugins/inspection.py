@@ -13,12 +13,13 @@ from inferplane.config.secrets import is_secret
 from inferplane.errors import InvalidValue
 from inferplane.plugins.child import HOOKS, describe_exception
 from inferplane.plugins.inventory import API, CORE, PluginEntry, admits
-from inferplane.plugins.options import Value, option_values, resolve_options
+from inferplane.plugins.options import option_values, resolve_options
 from inferplane.plugins.process import ChildWorker, LocalWorker, ProcessNotStarted, Replies, Worker
 from inferplane.plugins.records import HookPlugin
 from inferplane.plugins.soundness import unsound
 from inferplane.plugins.wire import Answer, EntryRef, Load, Loaded, Probe
 from inferplane_api import API_VERSION
+from inferplane_api.internal.option_values import Value
 from inferplane_api.spec import GROUPS, HostInfo, PlatformSpec, ProbeResult, ProbeState, Reason
 
 PLATFORMS = "inferplane.platforms"

@@ -8,13 +8,10 @@ from typing import NamedTuple
 
 from inferplane.config.secrets import HIDDEN, is_secret
 from inferplane.errors import InvalidValue
+from inferplane_api.internal.option_values import Value, parse
 from inferplane_api.spec import Option, PlatformSpec
 
 FIELD = "platform_option"
-
-Value = str | int | float | bool
-
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 class ResolvedOption(NamedTuple):
@@ -88,21 +85,10 @@ def _resolve(option: Option, given: Mapping[str, str], environ: Mapping[str, str
 
 def _parse(option: Option, text: str, field: str) -> Value:
     try:
-        if option.type == "bool":
-            return _boolean(text)
-        if option.type == "int":
-            return int(text)
-        return float(text) if option.type == "float" else text
+        return parse(option, text)
     except ValueError as error:
         value = HIDDEN if is_secret_option(option) else text
         shown = f"{option.name}={value}" if field == FIELD else value
         # The cause holds the value.
         cause = None if is_secret_option(option) else error
         raise InvalidValue(field, shown, f"not of type {option.type}", remedy=option.doc) from cause
-
-
-def _boolean(text: str) -> bool:
-    lower = text.strip().lower()
-    if lower not in (*_TRUE, *_FALSE):
-        raise ValueError(text)
-    return lower in _TRUE
