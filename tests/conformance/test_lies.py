@@ -736,6 +736,13 @@ def test_a_check_may_exclude_some_of_what_data_allows(install_acme: Callable, ru
     assert all("window1" in case and "acme.window" in reason for case, reason in outcomes.skipped.items())
 
 
+def test_a_probe_may_use_what_python_brings(install_acme: Callable, run_kit: Callable) -> None:
+    """ctypes is how a driver is asked, and is native code of the standard library."""
+    install_acme({"probe": [("    device = ", "    import ctypes\n    import _decimal\n    device = ")]})
+    outcomes = run_kit(lambda case: case.area in ("probe", "import"))
+    assert not outcomes.failed
+
+
 def test_ids_are_unique_and_levels_known(install_acme: Callable) -> None:
     install_acme()
     cases = generate(declare("acme"))

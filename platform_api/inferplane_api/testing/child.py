@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 import sys
-import sysconfig
 import tempfile
 import threading
 import time
@@ -76,12 +75,11 @@ class Watch:
         return observation
 
     def _forbidden(self) -> list[str]:
-        standard = Path(sysconfig.get_paths()["platstdlib"])
         found = set()
         for name in set(sys.modules) - self._modules:
             top = name.partition(".")[0]
             file = getattr(sys.modules[name], "__file__", None) or ""
-            native = file.endswith(tuple(EXTENSION_SUFFIXES)) and standard / "lib-dynload" not in Path(file).parents
+            native = file.endswith(tuple(EXTENSION_SUFFIXES)) and top not in sys.stdlib_module_names
             if top not in self._own and (top in HEAVY or (native and top != "msgspec")):
                 found.add(top)
         return sorted(found)

@@ -29,11 +29,11 @@ RETRIES = 3
 PAUSE = 0.05
 """Seconds between two looks at memory that others use too."""
 
-ALLOCATION = 16 * MIB
-"""Bytes that are allocated and given back again and again; more than allocators round to."""
+ALLOCATION = 32 * MIB
+"""Bytes that are allocated and given back again and again; more than allocators round to or keep."""
 
 REPEATS = 2
-SLACK = 24 * MIB
+SLACK = 64 * MIB
 STATM = Path("/proc/self/statm")
 
 
