@@ -1,4 +1,5 @@
-"""The process in which a format reads a card, started by `plugins/child_process.py`: one request on stdin, one card on stdout. Decides nothing.
+"""The process in which a format reads a card, started by `plugins/child_process.py`: one request on stdin, one card on
+stdout. Decides nothing.
 
 What a format prints goes to stderr, since the answer travels on a private copy of stdout; an alarm ends a child whose
 parent is gone.
