@@ -8,14 +8,31 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 MAX_SEQUENCES = 16384
 """Most prompts times n of a request."""
 MAX_STOP_STRINGS = 64
+MAX_STOP_LENGTH = 1024
+"""Characters of one."""
+MAX_MESSAGES = 16384
+MAX_LOGIT_BIAS = 16384
 MAX_CACHE_SALT = 128
 MAX_REQUEST_ID = 128
 _SALT_REFUSES = "@/\\\0"
+
+_TEXT, _NOTHING = {"type": "string"}, {"type": "null"}
+_TEXTS = {"type": "array", "items": _TEXT}
+_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_PROMPT_SCHEMA = {"anyOf": [_TEXT, {**_TEXTS, "minItems": 1}, _IDS, {"type": "array", "items": _IDS, "minItems": 1}]}
+_STOP_SCHEMA = {"anyOf": [_TEXT, {**_TEXTS, "maxItems": MAX_STOP_STRINGS}, _NOTHING], "default": None}
+_PART = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": _TEXT},
+    "required": ["type", "text"],
+}
+_CONTENT_SCHEMA = {"anyOf": [_TEXT, {"type": "array", "items": _PART}, _NOTHING], "default": None}
+"""What the validators below check, for the API's document."""
 
 Int = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Prompt = str | list[int]
@@ -33,12 +50,16 @@ def _stop(value: Any) -> tuple[str, ...]:
         raise ValueError("must be a string or a list of strings")
     if len(strings) > MAX_STOP_STRINGS:
         raise ValueError(f"at most {MAX_STOP_STRINGS} stop strings are taken")
+    if any(len(string) > MAX_STOP_LENGTH for string in strings):
+        raise ValueError(f"a stop string may have {MAX_STOP_LENGTH} characters")
     return tuple(strings)
 
 
 def _logit_bias(value: dict[str, float] | None) -> dict[str, float] | None:
     if value is None:
         return None
+    if len(value) > MAX_LOGIT_BIAS:
+        raise ValueError(f"at most {MAX_LOGIT_BIAS} tokens can have a bias")
     bad = [key for key in value if not _is_id(key)]
     if bad:
         shown = ", ".join(repr(key[:32]) for key in bad[:10])
@@ -59,10 +80,12 @@ def _prompts(value: Any) -> list[Prompt] | None:
     if isinstance(value, str):
         return [value]
     if isinstance(value, list) and value:
-        if all(isinstance(item, str) for item in value):
-            return value
         if _are_ids(value):
             return [value]
+        if len(value) > MAX_SEQUENCES:
+            raise ValueError(f"a request may have at most {MAX_SEQUENCES} prompts")
+        if all(isinstance(item, str) for item in value):
+            return value
         if all(isinstance(item, list) and item and _are_ids(item) for item in value):
             return value
     raise ValueError("must be a string, a list of strings, a list of token ids, or a list of such lists; not empty")
@@ -124,7 +147,7 @@ class GenerationBody(Body):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1)] | None = None
-    stop: Annotated[Any, AfterValidator(_stop)] = ()
+    stop: Annotated[Any, AfterValidator(_stop), WithJsonSchema(_STOP_SCHEMA)] = ()
     stop_token_ids: list[Int] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
@@ -165,7 +188,7 @@ class CompletionBody(GenerationBody):
 
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**GenerationBody.neutral, "suffix": (), "prompt_embeds": ()}
 
-    prompt: Annotated[Any, AfterValidator(_prompts)] = None
+    prompt: Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)] = None
     logprobs: Int | None = None
     suffix: Any = None
     prompt_embeds: Any = None
@@ -191,13 +214,13 @@ class Message(Body):
     """One message of a conversation; what else it holds goes to the template as it is."""
 
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: Annotated[Any, AfterValidator(_content)] = None
+    content: Annotated[Any, AfterValidator(_content), WithJsonSchema(_CONTENT_SCHEMA)] = None
 
 
 class Conversation(Body):
     """The fields that turn messages into a prompt."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template: str | None = None

@@ -264,12 +264,13 @@ def test_certificates_that_cannot_be_used_are_named(authority: trustme.CA, tmp_p
     files = certificate(authority, tmp_path)
     (tmp_path / "other.pem").write_bytes(trustme.CA().issue_cert("b").private_key_pem.bytes())
     (tmp_path / "junk.pem").write_text("junk")
-    for field, values in {
+    cases: dict[str, dict[str, Any]] = {
         "ssl_certfile": {**files, "ssl_keyfile": str(tmp_path / "other.pem")},
         "ssl_keyfile": {**files, "ssl_keyfile": str(tmp_path / "missing.pem")},
         "ssl_ca_certs": {**files, "ssl_ca_certs": str(tmp_path / "junk.pem")},
         "ssl_cert_reqs": {**files, "ssl_cert_reqs": 2},
-    }.items():
+    }
+    for field, values in cases.items():
         with pytest.raises(InvalidValue) as caught:
             check_settings(Config.from_flat(values).server)
         assert caught.value.field == field
