@@ -94,15 +94,16 @@ async def test_a_stream_byte_by_byte(make: Callable[..., Any], monkeypatch: pyte
     server.engine.outputs[None] = [259, 256]
     monkeypatch.setattr("time.time", lambda: 1700000000.0)
     answer = await server.chat(stream=True, stream_options={"include_usage": True}, request_id="r")
-    start = b'data: {"id":"chatcmpl-r","object":"chat.completion.chunk","created":1700000000,"model":"tiny"'
+    start = b'data: {"id":"chatcmpl-r","object":"chat.completion.chunk","created":1700000000,"model":"tiny","choices":'
+    going = b',"logprobs":null,"finish_reason":null}],"usage":null}'
+    stopped = b',"logprobs":null,"finish_reason":"stop","stop_reason":null}],"usage":null}'
+    usage = b'{"prompt_tokens":21,"total_tokens":23,"completion_tokens":2,"prompt_tokens_details":null}}'
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.content.split(b"\n\n") == [
-        start + b',"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
-        b'"logprobs":null,"finish_reason":null}],"usage":null}',
-        start + b',"choices":[{"index":0,"delta":{"content":""},'
-        b'"logprobs":null,"finish_reason":"stop","stop_reason":null}],"usage":null}',
-        start + b',"choices":[],"usage":{"prompt_tokens":21,"total_tokens":23,"completion_tokens":2,'
-        b'"prompt_tokens_details":null}}',
+        start + b'[{"index":0,"delta":{"role":"assistant","content":""}' + going,
+        start + b'[{"index":0,"delta":{"content":"Hello"}' + going,
+        start + b'[{"index":0,"delta":{"content":""}' + stopped,
+        start + b'[],"usage":' + usage,
         b"data: [DONE]",
         b"",
     ]
