@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,12 +18,14 @@ from inferplane.timeline import Timeline
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Iterator
 
     from fastapi import FastAPI
 
     from inferplane.client.process_client import ProcessClient
     from inferplane.config import Config
     from inferplane.plan.types import Plan
+    from inferplane.server.loading import LoadingResponder, StartupStatus
 
 log = get_logger(__name__)
 
@@ -107,48 +110,84 @@ def prepare(config: Config) -> Prepared:
 def serve(config: Config) -> int:
     """Serve over HTTP until SIGINT or SIGTERM; the exit status. Raises InferplaneError when it cannot start."""
     from inferplane.server.listen import bind, release
+    from inferplane.server.loading import LoadingResponder, StartupStatus
     from inferplane.server.settings import check_settings
+    from inferplane.server.tls import tls_context
 
     started = time.perf_counter()
     check_settings(config.server)
     with contextlib.closing(bind(config.server)) as listener, contextlib.ExitStack() as stack:
         stack.callback(release, config.server)
+        status = StartupStatus()
+        responder = LoadingResponder(listener, status, tls_context(config.server))
+        stack.callback(responder.stop)
         planned = make_plan(config)
         _announce(planned)
-        return asyncio.run(_serve(planned, listener, started))
+        return asyncio.run(_serve(planned, _Start(listener, status, responder, started)))
 
 
-async def _serve(planned: Planned, listener: socket.socket, started: float) -> int:
-    from inferplane.server.run import BACKLOG, run_app
+class _Start(NamedTuple):
+    """What a start has made before there is an engine."""
 
-    server_config = planned.config.server
-    client = start_client(planned)
-    try:
-        # The engine loads its weights meanwhile.
-        service, app = await asyncio.to_thread(_front_end, planned, client)
-        await client.ready()
-        # A client that reads the ready line may connect at once: the system queues it until the server accepts.
-        listener.listen(BACKLOG)
-        _print_ready(service, client, listener, time.perf_counter() - started)
-        await run_app(app, listener, server_config)
-    finally:
-        await client.close()
-    return 0
+    listener: socket.socket
+    status: StartupStatus
+    responder: LoadingResponder
+    began: float
 
 
-def start_client(planned: Planned) -> ProcessClient:
-    """Start the engine's process; `ready()` of the result waits for it. The caller closes it."""
+async def _serve(planned: Planned, start: _Start) -> int:
     from inferplane.client.process_client import ProcessClient
 
-    server = planned.config.server
+    server, scheduler = planned.config.server, planned.config.scheduler
     client = ProcessClient(
         planned.plan,
-        max_queued=planned.config.scheduler.max_num_queued_reqs,
+        max_queued=scheduler.max_num_queued_reqs,
+        max_queued_tokens=scheduler.max_num_queued_tokens,
         hang_seconds=server.hang_timeout,
         log_level=server.log_level,
+        restarts=server.engine_restarts,
+        on_phase=start.status.enter,
     )
-    client.launch()
-    return client
+    signals: list[int] = []
+    try:
+        with _stoppable(signals):
+            client.launch()
+            # The engine loads its weights meanwhile.
+            service, app = await asyncio.to_thread(_front_end, planned, client)
+            await client.ready()
+        # Who connects between the two is kept waiting by the system for a moment, and not refused.
+        start.responder.stop()
+        from inferplane.server.run import run_app
+
+        _print_ready(service, client, start.listener, time.perf_counter() - start.began)
+        return await run_app(app, start.listener, server, client)
+    except asyncio.CancelledError:
+        if not signals:
+            raise
+        log.info("stopped while starting")
+        return 128 + signals[0]
+    finally:
+        await client.close(at_once=bool(signals))
+
+
+@contextlib.contextmanager
+def _stoppable(signals: list[int]) -> Iterator[None]:
+    """Inside, SIGINT and SIGTERM cancel the present task, which finds the number in `signals`."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def stop(number: int) -> None:
+        signals.append(number)
+        task.cancel()
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
 
 def _front_end(planned: Planned, client: ProcessClient) -> tuple[Service, FastAPI]:

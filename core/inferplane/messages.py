@@ -110,6 +110,8 @@ class Stats(msgspec.Struct, kw_only=True):
     generation_tokens: int = 0
     corrupted_requests: int = 0
     num_steps: int = 0
+    engine_restarts: int = 0
+    """Filled in by the front end: no engine knows of those before it."""
 
 
 class Outputs(msgspec.Struct, kw_only=True, tag="outputs"):

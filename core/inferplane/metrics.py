@@ -45,7 +45,12 @@ _COUNTERS = {
     "prefix_cache_queries": ("Tokens looked up in the prefix cache.", "prefix_cache_queries"),
     "prefix_cache_hits": ("Tokens found in the prefix cache.", "prefix_cache_hits"),
     "corrupted_requests": ("Requests whose logits held NaN.", "corrupted_requests"),
+    "engine_restarts": ("How often a dead or hung engine was started again.", "engine_restarts"),
 }
+
+
+REJECTIONS = ("queue_requests", "queue_tokens", "queue_text", "queue_timeout")
+"""Too many requests or tokens wait, too much text waits for a template or the tokenizer, or one waited too long."""
 
 
 def token_buckets(max_model_len: int) -> tuple[int, ...]:
@@ -110,6 +115,12 @@ class Metrics:
         self._success = Counter(
             PREFIX + "request_success", "Finished requests.", (*_LABELS, "finished_reason"), registry=self.registry
         )
+        self._rejected = Counter(
+            PREFIX + "request_rejected", "Requests that were not taken or never begun.", (*_LABELS, "reason"),
+            registry=self.registry,
+        )  # fmt: skip
+        for reason in REJECTIONS:
+            self._rejected.labels(*self._values, reason)
         self._http = Counter("http_requests", "HTTP requests.", ("handler", "method", "status"), registry=self.registry)
         self._http_seconds = Histogram(
             "http_request_duration_seconds", "Duration of HTTP requests.", ("handler", "method"), registry=self.registry
@@ -128,6 +139,10 @@ class Metrics:
     def finished(self, reason: str) -> None:
         """Count a finished sequence."""
         self._success.labels(*self._values, reason).inc()
+
+    def rejected(self, reason: str) -> None:
+        """Count a request that was refused for load: one of REJECTIONS."""
+        self._rejected.labels(*self._values, reason).inc()
 
     def http(self, handler: str, method: str, status: int, seconds: float) -> None:
         """Count an HTTP request."""

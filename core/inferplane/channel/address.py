@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import shutil
 import tempfile
 from typing import NamedTuple
@@ -17,10 +19,16 @@ class EngineAddress(NamedTuple):
     """Liveness and phases, published by a thread of its own."""
 
 
-def create_address(engine_id: int = 0) -> EngineAddress:
-    """Make the folder (mode 0700). The name is short: a Unix socket's path holds about 100 bytes."""
-    folder = tempfile.mkdtemp(prefix="inferplane-")
+def choose_address(engine_id: int = 0) -> EngineAddress:
+    """A name for a folder that is not there yet: the engine makes it, so that a front end that dies before it has
+    started one leaves nothing behind. Short: a Unix socket's path holds about 100 bytes."""
+    folder = f"{tempfile.gettempdir()}/inferplane-{secrets.token_hex(6)}"
     return EngineAddress(folder, f"ipc://{folder}/data{engine_id}", f"ipc://{folder}/alive{engine_id}")
+
+
+def make_folder(address: EngineAddress) -> None:
+    """Make the folder, for this user only. Raises FileExistsError for one that is there: it may be somebody else's."""
+    os.mkdir(address.folder, mode=0o700)
 
 
 def remove_address(address: EngineAddress) -> None:

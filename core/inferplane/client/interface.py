@@ -21,6 +21,9 @@ class RequestStream(Protocol):
         """(index into the submitted list, delta). Ends when every sequence has a finish_reason. Raises EngineDead with
         the cause when the engine dies or hangs."""
 
+    def fail(self, error: Exception) -> None:
+        """End all sequences; the iterator raises `error` behind what has come already."""
+
     def abort(self, index: int | None = None) -> None:
         """Stop one sequence, or all; idempotent, harmless after the end."""
 
@@ -31,21 +34,28 @@ class EngineClient(Protocol):
     client_id: str
     state: EngineState
     failure: InferplaneError | None
-    """The cause, in states "hung" and "dead"."""
+    """The cause, in states "hung" and "dead", and in state "starting" that of a restart."""
     stats: Stats
     """As last heard."""
     engine_timeline: list[tuple[str, float]]
     """(phase, seconds) of the engine's start, valid in state "ready"."""
 
     @property
+    def num_restarts(self) -> int:
+        """How often the engine was started again."""
+
+    @property
     def capacity(self) -> Capacity:
         """Valid in state "ready"."""
 
     def submit(self, requests: list[Request]) -> RequestStream:
-        """Start. Raises EngineDead, QueueFull, or InvalidValue for more sequences than could ever be taken."""
+        """Start. Raises EngineDead, ShuttingDown, QueueFull, or InvalidValue for more sequences than can ever be taken."""
 
     async def control(self, name: str, **arguments: Any) -> Any:
         """Call a control operation at a step boundary and wait for the reply."""
 
-    async def close(self) -> None:
-        """Stop the engine in good order."""
+    def abort_open(self) -> None:
+        """End what runs or waits with finish_reason "abort", and take nothing more."""
+
+    async def close(self, *, at_once: bool = False) -> None:
+        """Stop the engine, in good order or at once."""

@@ -8,17 +8,19 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from inferplane.channel.client_end import AsyncClientEnd
-from inferplane.client.supervisor import EngineSupervisor
-from inferplane.errors import EngineDead, InferplaneError, InvalidValue, QueueFull
+from inferplane.client.admission import Admission
+from inferplane.client.engine_link import EngineLink
+from inferplane.client.restarts import Restarts, carried_over
+from inferplane.client.streams import OpenRequest, Stream
+from inferplane.errors import EngineDead, InferplaneError, ShuttingDown
 from inferplane.log import get_logger
-from inferplane.messages import Abort, Alive, Control, ControlReply, Failed, Hello, Outputs, Phase, Ready, Stats
+from inferplane.messages import Abort, Alive, Control, ControlReply, Delta, Failed, Outputs, Phase, Ready, Stats
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import Callable
 
     from inferplane.client.interface import EngineState
-    from inferplane.messages import Delta, FromEngine, Request
+    from inferplane.messages import FromEngine, Request
     from inferplane.plan.types import Plan
     from inferplane_api.runner import Capacity
 
@@ -26,48 +28,25 @@ log = get_logger(__name__)
 
 PATIENCE = 10
 """A step may take this many times what its tokens should take before it counts as hung."""
-
-
-class _Stream:
-    """See RequestStream."""
-
-    def __init__(self, client: ProcessClient, requests: list[Request]) -> None:
-        self._client = client
-        self._ids = [request.request_id for request in requests]
-        self._open = set(range(len(requests)))
-        self._queue: asyncio.Queue[tuple[int, Delta] | EngineDead] = asyncio.Queue()
-
-    def deliver(self, item: tuple[int, Delta] | EngineDead) -> None:
-        self._queue.put_nowait(item)
-
-    async def __aiter__(self) -> AsyncIterator[tuple[int, Delta]]:
-        try:
-            while self._open:
-                item = await self._queue.get()
-                if isinstance(item, EngineDead):
-                    self._open.clear()
-                    raise item
-                index, delta = item
-                if index not in self._open:
-                    continue
-                if delta.finish_reason is not None:
-                    self._open.discard(index)
-                yield index, delta
-        finally:
-            self.abort()
-
-    def abort(self, index: int | None = None) -> None:
-        indices = list(self._open) if index is None else [index] if index in self._open else []
-        self._open.difference_update(indices)
-        self._client.forget([self._ids[i] for i in indices])
+SHUTDOWN_SECONDS = 5.0
+"""How long an engine that was told to stop may take before it is made to."""
 
 
 class ProcessClient:
     """Implements EngineClient: `launch` starts the engine, `ready` waits for it."""
 
     def __init__(
-        self, plan: Plan, *, max_queued: int = 1024, hang_seconds: float = 30.0, log_level: str = "INFO"
+        self,
+        plan: Plan,
+        *,
+        max_queued: int = 1024,
+        max_queued_tokens: int = 2**20,
+        hang_seconds: float = 30.0,
+        log_level: str = "INFO",
+        restarts: int = 0,
+        on_phase: Callable[[str, float], None] | None = None,
     ) -> None:
+        """on_phase(name, share): called on the event loop for every announced phase of a start."""
         self.client_id = f"api-{uuid.uuid4().hex[:8]}"
         self.state: EngineState = "starting"
         self.failure: InferplaneError | None = None
@@ -75,17 +54,21 @@ class ProcessClient:
         self.phase = "starting"
         self.engine_timeline: list[tuple[str, float]] = []
         self._plan = plan
-        self._max_open = max_queued + plan.limits.max_num_seqs
         self._hang_seconds = hang_seconds
         self._log_level = log_level
-        self._streams: dict[str, tuple[_Stream, int]] = {}
+        self._on_phase = on_phase
+        self._admission = Admission(plan.limits.max_num_seqs, max_queued, max_queued_tokens)
+        self._restarts = Restarts(restarts)
+        self._stats_before = Stats()
+        self._open: dict[str, OpenRequest] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
         self._capacity: Capacity | None = None
         self._ready: asyncio.Future[None] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._link: EngineLink | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._last_alive = time.monotonic()
-        self._supervisor: EngineSupervisor | None = None
+        self._refusing = False
 
     @property
     def capacity(self) -> Capacity:
@@ -95,113 +78,105 @@ class ProcessClient:
     @property
     def engine_pid(self) -> int | None:
         """Of the engine process, once launched."""
-        return None if self._supervisor is None else self._supervisor.pid
+        return None if self._link is None else self._link.pid
+
+    @property
+    def num_open(self) -> int:
+        """Sequences that were sent and have not ended."""
+        return len(self._open)
+
+    @property
+    def num_restarts(self) -> int:
+        """How often the engine was started again."""
+        return self._restarts.num_started
 
     def launch(self) -> None:
         """Start the engine process and begin to listen; needs a running event loop."""
-        loop = asyncio.get_running_loop()
-        self._ready = loop.create_future()
-
-        def on_exit(cause: EngineDead) -> None:
-            loop.call_soon_threadsafe(self._died, cause)
-
-        self._supervisor = EngineSupervisor(
-            self._plan,
-            on_exit,
-            log_level=self._log_level,
-        )
-        self._end = AsyncClientEnd(self._supervisor.address, self.client_id)
-        self._end.send(Hello(client_id=self.client_id))
-        for job in (self._receive(), self._receive_alive(), self._watch()):
-            self._spawn(job)
+        self._ready = asyncio.get_running_loop().create_future()
+        self._connect()
+        self._spawn(self._watch())
 
     async def ready(self) -> None:
         """Wait for the engine. Raises EngineDead with the cause when it dies before."""
         assert self._ready is not None, "launch() comes first"
         await self._ready
 
-    def submit(self, requests: list[Request]) -> _Stream:
+    def submit(self, requests: list[Request]) -> Stream:
         self._require_alive()
-        if len(requests) > self._max_open:
-            raise InvalidValue(
-                "n", len(requests), f"a request may have at most {self._max_open} sequences here, prompts times n",
-                remedy="send several requests, or start the server with a larger --max-num-queued-reqs",
-            )  # fmt: skip
-        if len(self._streams) + len(requests) > self._max_open:
-            raise QueueFull(
-                f"{len(self._streams)} requests are running or waiting, at most {self._max_open} may",
-                retry_after=1.0,
-            )
-        stream = _Stream(self, requests)
+        self._admission.check(len(requests), sum(len(request.prompt_token_ids) for request in requests))
+        stream = Stream(requests, self.forget)
         for index, request in enumerate(requests):
-            self._streams[request.request_id] = (stream, index)
-            self._end.send(request)
+            self._open[request.request_id] = OpenRequest(request, stream, index)
+            self._admission.enter(len(request.prompt_token_ids))
+            if not self._restarting:
+                self._send(request)
         return stream
 
     def forget(self, request_ids: list[str]) -> None:
         """Stop following these requests and tell the engine to abort the ones that run."""
-        known = [request_id for request_id in request_ids if self._streams.pop(request_id, None) is not None]
+        known = [request_id for request_id in request_ids if self._close_request(request_id) is not None]
         if known and self.state in ("ready", "hung"):
-            self._end.send(Abort(client_id=self.client_id, request_ids=known))
+            self._send(Abort(client_id=self.client_id, request_ids=known))
 
     async def control(self, name: str, **arguments: Any) -> Any:
         self._require_alive()
         call_id = next(self._call_ids)
         future = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
-        self._end.send(Control(client_id=self.client_id, call_id=call_id, name=name, arguments=arguments))
+        self._send(Control(client_id=self.client_id, call_id=call_id, name=name, arguments=arguments))
         return await future
 
-    async def close(self) -> None:
+    def abort_open(self) -> None:
+        """End what runs or waits with finish_reason "abort", and take nothing more: the server shuts down."""
+        self._refusing = True
+        for request_id, each in list(self._open.items()):
+            each.stream.deliver(each.index, Delta(request_id=request_id, finish_reason="abort"))
+        self.forget(list(self._open))
+
+    async def close(self, *, at_once: bool = False) -> None:
         if self.state == "closed":
             return
         was, self.state = self.state, "closed"
         for task in self._tasks:
             task.cancel()
-        if self._supervisor is not None:
-            if was == "ready":
-                self._end.send(Control(client_id=self.client_id, call_id=-1, name="shutdown"))
-                await asyncio.to_thread(self._supervisor.wait, 5.0)
-            await asyncio.to_thread(self._supervisor.stop)
-            self._end.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._link is not None:
+            if was == "ready" and not at_once:
+                self._send(Control(client_id=self.client_id, call_id=-1, name="shutdown"))
+                await self._link.wait(SHUTDOWN_SECONDS)
+            await self._link.close(at_once=at_once)
+
+    @property
+    def _restarting(self) -> bool:
+        """True while what is open will be sent once the next engine is ready."""
+        return self.state == "starting" and self.num_restarts > 0
+
+    def _send(self, message: Any) -> None:
+        if self._link is not None:
+            self._link.send(message)
 
     def _require_alive(self) -> None:
+        if self._refusing or self.state == "closed":
+            raise ShuttingDown("the server is shutting down", code="server.closing", remedy="use another one")
         if self.state in ("dead", "hung"):
-            cause = self.failure or EngineDead("the engine is gone")
-            raise EngineDead(cause.message, code=cause.code, remedy=cause.remedy)
+            cause = self.failure if isinstance(self.failure, EngineDead) else EngineDead("the engine is gone")
+            raise cause.again()
 
-    def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
+    def _connect(self) -> None:
+        self._last_alive = time.monotonic()
+        self._link = EngineLink(
+            self._plan,
+            self.client_id,
+            on_data=self._take,
+            on_alive=self._take_alive,
+            on_end=self._ended,
+            log_level=self._log_level,
+        )
+
+    def _spawn(self, job: Any) -> None:
         task = asyncio.get_running_loop().create_task(job)
-        task.add_done_callback(self._ended)
-        self._tasks.append(task)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """None of the tasks ends by itself: without them nobody would be answered, and health would stay green."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the channel to the engine failed", exc_info=error)
-            self._died(EngineDead(f"the channel to the engine failed: {error}", code="engine.channel"))
-
-    async def _receive(self) -> None:
-        while True:
-            self._take(await self._end.receive())
-
-    async def _receive_alive(self) -> None:
-        while True:
-            message = await self._end.receive_alive()
-            self._last_alive = time.monotonic()
-            if isinstance(message, Phase) and message.name != self.phase:
-                self.phase = message.name
-                log.debug("engine %d: %s", message.engine_id, message.name)
-            elif isinstance(message, Alive):
-                self._judge(message)
-
-    def _judge(self, alive: Alive) -> None:
-        limit = max(self._hang_seconds, PATIENCE * alive.expected_seconds)
-        if alive.busy_seconds > limit:
-            self._hang(f"the engine has not completed a step for {alive.busy_seconds:.0f} s (limit {limit:.0f} s)")
-        elif self.state == "hung":
-            log.warning("the engine completes steps again")
-            self.state, self.failure = "ready", None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _watch(self) -> None:
         """A process that is stopped sends nothing at all."""
@@ -211,23 +186,37 @@ class ProcessClient:
             if self.state == "ready" and silent > self._hang_seconds:
                 self._hang(f"the engine process has been silent for {silent:.0f} s")
 
+    def _take_alive(self, message: FromEngine) -> None:
+        self._last_alive = time.monotonic()
+        if isinstance(message, Phase):
+            if message.name != self.phase:
+                self.phase = message.name
+                log.debug("engine %d: %s", message.engine_id, message.name)
+            if self._on_phase is not None:
+                self._on_phase(message.name, message.share)
+        elif isinstance(message, Alive):
+            self._judge(message)
+
+    def _judge(self, alive: Alive) -> None:
+        limit = max(self._hang_seconds, PATIENCE * alive.expected_seconds)
+        if alive.busy_seconds > limit:
+            self._hang(f"the engine has not completed a step for {alive.busy_seconds:.0f} s (limit {limit:.0f} s)")
+        elif self.state == "hung":
+            log.warning("the engine completes steps again")
+            self.state, self.failure = "ready", None
+
     def _take(self, message: FromEngine) -> None:
         if isinstance(message, Outputs):
             if message.stats is not None:
                 self.stats = message.stats
+                if self.num_restarts:
+                    self.stats = carried_over(self._stats_before, message.stats)
+            for request_id in message.started:
+                self._start_request(request_id)
             for delta in message.deltas:
-                found = self._streams.get(delta.request_id)
-                if found is None:
-                    continue
-                if delta.finish_reason is not None:
-                    del self._streams[delta.request_id]
-                found[0].deliver((found[1], delta))
+                self._deliver(delta)
         elif isinstance(message, Ready):
-            self._capacity = message.capacity
-            self.engine_timeline = message.timeline
-            self.state = "ready"
-            if self._ready is not None and not self._ready.done():
-                self._ready.set_result(None)
+            self._begin(message)
         elif isinstance(message, ControlReply):
             future = self._calls.pop(message.call_id, None)
             if future is not None and not future.done():
@@ -235,8 +224,40 @@ class ProcessClient:
                     future.set_result(message.result)
                 else:
                     future.set_exception(InferplaneError(message.error, code="control.failed"))
-        elif isinstance(message, Failed):
-            self._died(EngineDead(message.message, code=message.code, remedy=message.remedy))
+        elif isinstance(message, Failed) and self._link is not None:
+            self._link.end(EngineDead(message.message, code=message.code, remedy=message.remedy))
+
+    def _begin(self, message: Ready) -> None:
+        self._capacity = message.capacity
+        self.engine_timeline = message.timeline
+        self.state, self.failure = "ready", None
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
+            return
+        log.info("the engine runs again; %d waiting requests are given to it", len(self._open))
+        for each in self._open.values():
+            self._send(each.request)
+
+    def _deliver(self, delta: Delta) -> None:
+        each = self._open.get(delta.request_id)
+        if each is None:
+            return
+        each.produced = True
+        if delta.finish_reason is not None:
+            self._close_request(delta.request_id)
+        each.stream.deliver(each.index, delta)
+
+    def _start_request(self, request_id: str) -> None:
+        each = self._open.get(request_id)
+        if each is not None and not each.started:
+            each.started = True
+            self._admission.start(len(each.request.prompt_token_ids))
+
+    def _close_request(self, request_id: str) -> OpenRequest | None:
+        each = self._open.pop(request_id, None)
+        if each is not None:
+            self._admission.leave(len(each.request.prompt_token_ids), started=each.started)
+        return each
 
     def _hang(self, text: str) -> None:
         if self.state != "ready":
@@ -244,27 +265,67 @@ class ProcessClient:
         cause = EngineDead(
             text, code="engine.hung", remedy="restart the server; raise --hang-timeout if steps are this long"
         )
+        if self._restarts.left and self._link is not None:
+            self._link.end(cause)
+            return
         self.state, self.failure = "hung", cause
-        log.error("%s; remedy: %s", cause.message, cause.remedy)
-        running = list(self._streams)
+        log.error("%s (error id %s); remedy: %s", cause.message, cause.error_id, cause.remedy)
+        running = list(self._open)
         self._fail_open(cause)
-        self._end.send(Abort(client_id=self.client_id, request_ids=running))
+        self._send(Abort(client_id=self.client_id, request_ids=running))
 
-    def _died(self, cause: EngineDead) -> None:
-        if self.state in ("dead", "closed"):
+    def _ended(self, link: EngineLink, cause: EngineDead) -> None:
+        if link is not self._link or self.state in ("dead", "closed"):
+            return
+        if self._ready is not None and not self._ready.done():
+            self.state, self.failure = "dead", cause
+            self._ready.set_exception(cause)
+            self._fail_open(cause)
+            return
+        delay = self._restarts.next_delay()
+        if delay is not None:
+            self._restart(link, cause, delay)
             return
         self.state, self.failure = "dead", cause
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(cause)
-        else:
-            log.error("the engine died: %s; remedy: %s", cause.message, cause.remedy)
+        spent = f" after {self.num_restarts} restarts" if self.num_restarts else ""
+        log.error("the engine died%s (error id %s): %s; remedy: %s", spent, cause.error_id, cause.message, cause.remedy)
         self._fail_open(cause)
 
-    def _fail_open(self, cause: EngineDead) -> None:
-        for stream, _ in list(self._streams.values()):
-            stream.deliver(EngineDead(cause.message, code=cause.code, remedy=cause.remedy))
-        self._streams.clear()
+    def _restart(self, link: EngineLink, cause: EngineDead, delay: float) -> None:
+        self.state, self.failure, self.phase = "starting", cause, "restarting"
+        # The counters go on, and nothing runs meanwhile.
+        self._stats_before = carried_over(self.stats, Stats(engine_restarts=1))
+        self.stats = self._stats_before
+        kept = {request_id for request_id, each in self._open.items() if _can_be_repeated(each)}
+        log.error(
+            "the engine died (error id %s): %s; remedy: %s; it is started again in %.1f s (%d more), %d of %d requests "
+            "wait for it",
+            cause.error_id, cause.message, cause.remedy, delay, self._restarts.left, len(kept), len(self._open),
+        )  # fmt: skip
+        self._fail_open(cause, keep=kept)
+        for each in self._open.values():
+            if each.started:
+                each.num_deaths += 1
+        self._spawn(self._connect_again(link, delay))
+
+    async def _connect_again(self, link: EngineLink, delay: float) -> None:
+        # It may hang, or hold the device: it must be gone before another one starts.
+        await link.close(at_once=True)
+        await asyncio.sleep(delay)
+        self._connect()
+
+    def _fail_open(self, cause: EngineDead, keep: set[str] | frozenset[str] = frozenset()) -> None:
+        for request_id in [each for each in self._open if each not in keep]:
+            each = self._close_request(request_id)
+            if each is not None:
+                each.stream.fail(cause.again())
         for future in self._calls.values():
             if not future.done():
-                future.set_exception(EngineDead(cause.message, code=cause.code, remedy=cause.remedy))
+                future.set_exception(cause.again())
         self._calls.clear()
+
+
+def _can_be_repeated(each: OpenRequest) -> bool:
+    """Nobody has got a token of it, so none can come twice; and it was not in the batch of two engines that died, which
+    makes it a suspect."""
+    return not each.produced and each.num_deaths == 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 import msgspec
 
-from inferplane.channel.address import EngineAddress, create_address, remove_address
+from inferplane.channel.address import EngineAddress, choose_address, remove_address
 from inferplane.engine.process import Launch, read_frame, write_frame
 from inferplane.errors import EngineDead
 from inferplane.messages import Failed
@@ -31,7 +31,7 @@ class EngineSupervisor:
     def __init__(
         self, plan: Plan, on_exit: Callable[[EngineDead], None], *, engine_id: int = 0, log_level: str = "INFO"
     ) -> None:
-        self.address: EngineAddress = create_address(engine_id)
+        self.address: EngineAddress = choose_address(engine_id)
         self._engine_id = engine_id
         self._on_exit = on_exit
         self._process = subprocess.Popen(
@@ -72,6 +72,8 @@ class EngineSupervisor:
 
     def kill(self) -> None:
         """SIGKILL to the engine and everything it started."""
+        if self._process.poll() is not None:
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from inferplane.channel.address import EngineAddress, remove_address
+from inferplane.channel.address import EngineAddress, make_folder, remove_address
+from inferplane.engine.step_failure import MEMORY_REMEDY, REPORT_REMEDY, is_out_of_memory
 from inferplane.log import configure_logging, get_logger
 from inferplane.messages import (
     Abort,
@@ -226,6 +227,9 @@ class EngineProcess:
 
     def _send_deltas(self, engine: Engine, deltas: list[tuple[str, Delta]]) -> None:
         by_client: dict[str, list[Delta]] = {}
+        started: dict[str, list[str]] = {}
+        for client_id, request_id in engine.take_started():
+            started.setdefault(client_id, []).append(request_id)
         for client_id, delta in deltas:
             by_client.setdefault(client_id, []).append(delta)
         now = time.monotonic()
@@ -233,7 +237,9 @@ class EngineProcess:
         if now - self._last_stats > STATS_SECONDS or not engine.has_work():
             stats = engine.stats()
             self._last_stats = now
-        targets = by_client.keys() if stats is None else by_client.keys() | self._clients
+        targets = by_client.keys() | started.keys()
+        if stats is not None:
+            targets |= self._clients
         for client_id in targets:
             self._channel.send(
                 Outputs(
@@ -241,6 +247,7 @@ class EngineProcess:
                     engine_id=self._launch.engine_id,
                     deltas=by_client.get(client_id, []),
                     stats=stats,
+                    started=started.get(client_id, []),
                 )
             )
 
@@ -259,10 +266,7 @@ def describe_failure(error: BaseException, engine_id: int) -> Failed:
         )  # fmt: skip
     frame = traceback.extract_tb(error.__traceback__)[-1:]
     where = f" ({frame[0].filename}:{frame[0].lineno})" if frame else ""
-    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
-        remedy = "lower --max-model-len, --max-num-seqs or --memory-utilization"
-    else:
-        remedy = "the traceback is above; please report it with the output of `inferplane doctor`"
+    remedy = MEMORY_REMEDY if is_out_of_memory(error) else REPORT_REMEDY
     return Failed(
         client_id="",
         engine_id=engine_id,
@@ -292,6 +296,7 @@ def main() -> int:
     launch = msgspec.msgpack.decode(data, type=Launch)
     configure_logging(launch.log_level, process=f"engine {launch.engine_id}")
     threading.Thread(target=_watch_parent, args=(sys.stdin.buffer, launch.address), name="parent", daemon=True).start()
+    make_folder(launch.address)
     timeline = Timeline()
     liveness = Liveness(launch.address, launch.engine_id)
     liveness.start()

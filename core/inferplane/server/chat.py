@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from contextlib import aclosing
@@ -12,11 +11,12 @@ import msgspec
 from starlette.responses import Response
 
 from inferplane.errors import InferplaneError
+from inferplane.server.claim import claim_of
 from inferplane.server.errors import CLIENT_CLOSED, to_api_error
 from inferplane.server.generation import Generation, PromptInput, encode_prompt, sampling, stream_usage
 from inferplane.server.logprobs import chat_logprobs, prompt_logprobs
 from inferplane.server.responses import ChatChoice, ChatCompletion, ChatLogprobs, ChatMessage
-from inferplane.server.sse import DONE, ChunkFrame, EventStream, encode, until_disconnect
+from inferplane.server.sse import DONE, ChunkFrame, EventStream, attended, encode, until_disconnect
 from inferplane.server.templating import adds_generation_prompt, last_text, render_conversation
 from inferplane.server.validation import chat_field_names, chat_values, check_body, check_model
 
@@ -39,7 +39,9 @@ async def create_chat_completion(context: ServerContext, request: Request, body:
     check_body(body, 1)
     try:
         how = sampling(context, chat_values(body, context.prepared.plan.model.vocab_size), "chat")
-        generation = Generation(context, [await chat_prompt(context, body)], how, body)
+        claim = claim_of(request, context.server, body.user)
+        prompt = await attended(request, claim, chat_prompt(context, body))
+        generation = Generation(context, [prompt], how, body, claim)
     except InferplaneError as error:
         raise to_api_error(error, chat_field_names(body)) from error
     answer = _Answer(context, body, generation, model)
@@ -53,7 +55,7 @@ async def create_chat_completion(context: ServerContext, request: Request, body:
 
 async def chat_prompt(context: ServerContext, body: ChatBody) -> PromptInput:
     """The conversation as the model reads it. Raises ApiError or InvalidValue."""
-    text = await asyncio.to_thread(render_conversation, context, body)
+    text = await context.text.templates.run(render_conversation, context, body)
     return await encode_prompt(
         context,
         text,

@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from inferplane.errors import InferplaneError
+from inferplane.server.claim import claim_of
 from inferplane.server.errors import CLIENT_CLOSED, bad_value, to_api_error
 from inferplane.server.generation import (
     Generation,
@@ -22,7 +23,7 @@ from inferplane.server.generation import (
 )
 from inferplane.server.logprobs import CompletionLogprobsWriter, prompt_logprobs
 from inferplane.server.responses import Completion, CompletionChoice, CompletionLogprobs
-from inferplane.server.sse import DONE, ChunkFrame, EventStream, encode, until_disconnect
+from inferplane.server.sse import DONE, ChunkFrame, EventStream, attended, encode, until_disconnect
 from inferplane.server.validation import check_body, check_model, completion_values
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ async def create_completion(context: ServerContext, request: Request, body: Comp
     check_body(body, len(body.prompt or ()))
     try:
         how = sampling(context, completion_values(body, context.prepared.plan.model.vocab_size), "completions")
-        prompts = await completion_prompts(context, body)
-        generation = Generation(context, prompts, how, body)
+        claim = claim_of(request, context.server, body.user)
+        prompts = await attended(request, claim, completion_prompts(context, body))
+        generation = Generation(context, prompts, how, body, claim)
     except InferplaneError as error:
         raise to_api_error(error) from error
     answer = _Answer(context, body, generation, model)

@@ -11,10 +11,15 @@ from inferplane.plan.record import reference_ops
 from inferplane.server.errors import ApiError, from_engine
 from inferplane.server.logprobs import TokenNames
 from inferplane.server.request_log import RequestLog
+from inferplane.server.text_work import TextWork
 
 if TYPE_CHECKING:
     from inferplane.config import ServerConfig
     from inferplane.launch_types import Service
+
+
+RETRY_WHILE_STARTING = "5"
+"""Seconds."""
 
 
 class ServerContext:
@@ -28,6 +33,7 @@ class ServerContext:
         self.created = int(time.time())
         self.names = TokenNames(prepared.tokenizer)
         self.num_running = 0
+        self.text = TextWork(lambda: self.metrics.rejected("queue_text"))
         self.warned: set[str] = set()
         self.request_log = RequestLog(prepared.config.server)
         self.metrics = Metrics(
@@ -68,9 +74,13 @@ class ServerContext:
         if state == "ready":
             return
         if state == "starting":
-            raise ApiError(503, "the engine is still starting", code="engine_starting", kind="server_error")
+            again = self.client.num_restarts > 0
+            raise ApiError(
+                503, "the engine is being started again" if again else "the engine is still starting",
+                code="engine_starting", kind="server_error", headers={"Retry-After": RETRY_WHILE_STARTING},
+            )  # fmt: skip
         default = "the server is shutting down" if state == "closed" else "the engine is gone"
-        raise from_engine(self.client.failure, default)
+        raise from_engine(None if state == "closed" else self.client.failure, default)
 
     def _describe(self) -> None:
         plan = self.prepared.plan

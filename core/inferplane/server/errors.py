@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.responses import Response
 
-from inferplane.errors import ContextTooLong, EngineDead, InferplaneError, InvalidValue, QueueFull
+from inferplane.errors import (
+    ContextTooLong,
+    EngineDead,
+    InferplaneError,
+    InvalidValue,
+    QueueFull,
+    ShuttingDown,
+    TookTooLong,
+)
 from inferplane.log import get_logger
 from inferplane.server import identity
 
@@ -69,10 +78,17 @@ def not_supported(field: str) -> ApiError:
 
 
 def from_engine(cause: InferplaneError | None, default: str = "the engine is gone") -> ApiError:
-    """A 503 with the cause."""
-    message = default if cause is None else str(cause)
+    """A 503. The cause is for the log; the client gets an id that stands beside it there."""
+    message = default if cause is None else cause.public if isinstance(cause, EngineDead) else cause.message
     code = "engine_dead" if cause is None or not cause.code else cause.code
     return ApiError(503, message, code=code, kind="server_error")
+
+
+def shutting_down() -> ApiError:
+    """A 503 that another server may answer."""
+    return ApiError(
+        503, "the server is shutting down", code="shutting_down", kind="server_error", headers={"Retry-After": "5"}
+    )
 
 
 def to_api_error(
@@ -92,12 +108,16 @@ def to_api_error(
         code = "context_length_exceeded" if isinstance(error, ContextTooLong) else "invalid_value"
         return ApiError(400, f"{field}{value}: {error.problem}{remedy}", code=code, param=field)
     if isinstance(error, QueueFull):
-        wait = str(max(1, round(error.retry_after)))
+        wait = str(max(1, math.ceil(error.retry_after)))
         return ApiError(
             429, error.message, code="rate_limit_exceeded", kind="rate_limit_error", headers={"Retry-After": wait}
         )
     if isinstance(error, EngineDead):
         return from_engine(error)
+    if isinstance(error, TookTooLong):
+        return ApiError(504, error.message, code="request_timeout", kind="timeout_error")
+    if isinstance(error, ShuttingDown):
+        return shutting_down()
     if isinstance(error, InferplaneError):
         return ApiError(500, str(error), code=error.code or "internal_error", kind="server_error")
     shown = "without an id" if request_id is None else request_id

@@ -11,8 +11,10 @@ import msgspec
 
 from inferplane.client.outputs import OutputAssembler
 from inferplane.client.requests import build_requests
+from inferplane.errors import QueueFull, TookTooLong
 from inferplane.metrics import SequenceTimer
-from inferplane.server.errors import ApiError, bad_value
+from inferplane.server.claim import Claim
+from inferplane.server.errors import ApiError, bad_value, shutting_down
 from inferplane.server.responses import PromptTokensDetails, Usage
 from inferplane_api.sampling import SamplingParams
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from typing import Any
 
+    from inferplane.client.interface import RequestStream
     from inferplane.client.outputs import Increment
     from inferplane.messages import Delta, Request
     from inferplane.server.context import ServerContext
@@ -27,6 +30,14 @@ if TYPE_CHECKING:
     from inferplane.text.generation_defaults import Api
     from inferplane.text.tokenizer import Tokenizer
     from inferplane_api.step import TokenLogprobs
+
+
+MAX_CHARACTERS_PER_TOKEN = 64
+"""On average, over a whole prompt: no text that people write comes near."""
+_MIN_CHARACTERS = 2**16
+
+_STATUS = {"queue_timeout": 503, "refused": 400}
+"""Of what the engine gives up, by its error code; everything else is a 500."""
 
 
 class PromptInput(NamedTuple):
@@ -66,7 +77,13 @@ async def encode_prompt(
 ) -> PromptInput:
     """Tokenize on a thread; the event loop goes on."""
     tokenizer = require_tokenizer(context, field)
-    ids = await asyncio.to_thread(tokenizer.encode, text, add_special_tokens)
+    most = max(_MIN_CHARACTERS, MAX_CHARACTERS_PER_TOKEN * context.max_model_len)
+    if len(text) > most:
+        problem = (
+            f"a text of {len(text)} characters does not fit {context.max_model_len} tokens; at most {most} may be"
+        )
+        raise bad_value(field, problem, code="context_length_exceeded")
+    ids = await context.text.tokenizer.run(tokenizer.encode, text, add_special_tokens)
     return PromptInput(text, truncated(context, ids, truncate))
 
 
@@ -102,10 +119,16 @@ class Generation:
     """The sequences of one API request: prompt p's n sequences have the indices p * n to p * n + n - 1."""
 
     def __init__(
-        self, context: ServerContext, prompts: Sequence[PromptInput], sampling: Sampling, body: GenerationBody
+        self,
+        context: ServerContext,
+        prompts: Sequence[PromptInput],
+        sampling: Sampling,
+        body: GenerationBody,
+        claim: Claim | None = None,
     ) -> None:
         """Raises ContextTooLong or InvalidValue; nothing has started yet."""
         self._context = context
+        self._claim = claim or Claim(time.monotonic())
         arrival = time.monotonic()
         # The client's own id may not be unique, the engine's must be.
         unique = f"{body.request_id or 'request'}-{uuid.uuid4().hex[:16]}"
@@ -148,8 +171,15 @@ class Generation:
         Raises QueueFull or EngineDead, or ApiError 500 when the engine gives a sequence up.
         """
         self._context.require_ready()
-        stream = self._context.client.submit(self._requests)
+        stream = self._submit()
         self._context.num_running += 1
+        left = self._claim.left()
+        timer = None
+        if left is not None:
+            seconds = self._claim.request_timeout
+            late = TookTooLong(f"the request is not done after the {seconds:g} s that it may take")
+            timer = asyncio.get_running_loop().call_later(left, stream.fail, late)
+        begun = False
         try:
             async for index, delta in stream:
                 sequence = self._sequences[index]
@@ -164,15 +194,42 @@ class Generation:
                     if increment.abort:
                         stream.abort(index)
                     if increment.finish_reason == "error":
-                        message = increment.error or "the engine gave the request up"
-                        raise ApiError(500, message, code="generation_failed", kind="server_error")
+                        raise self._given_up(delta)
+                    if increment.finish_reason == "abort" and not begun:
+                        raise shutting_down()
+                begun = begun or bool(increment.token_ids)
                 yield index, increment, delta
         finally:
+            if timer is not None:
+                timer.cancel()
             self._context.num_running -= 1
             stream.abort()
             for sequence in self._sequences:
                 if not sequence.assembler.finished:
                     sequence.timer.finish("abort", sequence.num_prompt_tokens)
+
+    def _submit(self) -> RequestStream:
+        queue_left = self._claim.queue_left()
+        requests = [
+            msgspec.structs.replace(request, share=self._claim.share, queue_timeout=queue_left)
+            for request in self._requests
+        ]
+        try:
+            return self._context.client.submit(requests)
+        except QueueFull as error:
+            self._context.metrics.rejected(f"queue_{error.reason}")
+            raise
+
+    def _given_up(self, delta: Delta) -> ApiError:
+        message = delta.error or "the engine gave the request up"
+        status = _STATUS.get(delta.error_code, 500)
+        headers = {}
+        if delta.error_code == "queue_timeout":
+            self._context.metrics.rejected("queue_timeout")
+            headers = {"Retry-After": "5"}
+        return ApiError(
+            status, message, code=delta.error_code or "generation_failed", kind="server_error", headers=headers
+        )
 
     def _log_output(self, index: int, increment: Increment) -> None:
         assert self._texts is not None
@@ -189,6 +246,9 @@ class Generation:
         increments = self.increments()
         try:
             async for index, increment, delta in increments:
+                if increment.finish_reason == "abort":
+                    # Half an answer must not look like a whole one.
+                    raise shutting_down()
                 parts[index].append(increment)
                 if delta.prompt_logprobs is not None:
                     prompt_logprobs[index] = delta.prompt_logprobs

@@ -4,31 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import uvicorn
 
+from inferplane.log import get_logger
 from inferplane.server.connection import ConnectionLimits, LimitedConfig
 from inferplane.server.tls import refresh_forever, tls_context
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Iterator
+    from types import FrameType
 
     from fastapi import FastAPI
 
+    from inferplane.client.interface import EngineClient
     from inferplane.config import ServerConfig
 
 BACKLOG = 2048
+POLL_SECONDS = 0.1
+
+
+log = get_logger(__name__)
+
+FLUSH_SECONDS = 5
+"""For answers that were cut short to reach their clients."""
 
 
 class _Server(uvicorn.Server):
     """uvicorn raises the signal again once it has drained, which turns a good end into a death by signal."""
 
+    num_signals = 0
+    last_signal = 0
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal begins to drain, the second one ends at once."""
+        self.num_signals += 1
+        self.last_signal = sig
+        self.should_exit = True
+        self.force_exit = self.num_signals > 1
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Drain on SIGINT and SIGTERM; a second one cuts the drain short."""
+        """Both SIGINT and SIGTERM."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self.handle_exit) for number in numbers}
         try:
@@ -38,8 +60,9 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-async def run_app(app: FastAPI, listener: socket.socket, server: ServerConfig) -> None:
-    """Serve until SIGINT or SIGTERM, then let running requests finish for `shutdown_timeout` seconds."""
+async def run_app(app: FastAPI, listener: socket.socket, server: ServerConfig, client: EngineClient) -> int:
+    """Serve until SIGINT or SIGTERM, then let running requests finish for `shutdown_timeout` seconds; what is left then
+    ends with finish_reason "abort". Returns the exit status: 0, or 128 + the signal's number when a second one came."""
     settings = LimitedConfig(
         app,
         ConnectionLimits.of(server),
@@ -47,14 +70,35 @@ async def run_app(app: FastAPI, listener: socket.socket, server: ServerConfig) -
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=int(server.shutdown_timeout),
+        timeout_graceful_shutdown=math.ceil(server.shutdown_timeout) + FLUSH_SECONDS,
         timeout_keep_alive=server.keep_alive_timeout,
         root_path=server.root_path,
         lifespan="on",
         backlog=BACKLOG,
     )
-    async with _transport_security(settings, server):
-        await _Server(settings).serve(sockets=[listener])
+    serving = _Server(settings)
+    watching = asyncio.create_task(_drain(serving, client, server.shutdown_timeout))
+    try:
+        async with _transport_security(settings, server):
+            await serving.serve(sockets=[listener])
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+    return 128 + serving.last_signal if serving.force_exit else 0
+
+
+async def _drain(serving: _Server, client: EngineClient, seconds: float) -> None:
+    """From the first signal on: wait for the limit or the second signal, and end what still runs."""
+    while not serving.should_exit:
+        await asyncio.sleep(POLL_SECONDS)
+    log.info("shutting down: requests under way may take %g s more; a second signal ends them at once", seconds)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not serving.force_exit:
+        await asyncio.sleep(POLL_SECONDS)
+    client.abort_open()
+    while not serving.force_exit:
+        await asyncio.sleep(POLL_SECONDS)
+    await client.close(at_once=True)
 
 
 @contextlib.asynccontextmanager

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from starlette.responses import Response
 
-from inferplane.server.errors import to_api_error
+from inferplane.errors import TookTooLong
+from inferplane.server.errors import CLIENT_CLOSED, ApiError, to_api_error
 from inferplane.server.identity import request_id
 from inferplane.server.responses import Usage
 
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Mapping
     from typing import Any
 
+    from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
+
+    from inferplane.server.claim import Claim
 
 Result = TypeVar("Result")
 
@@ -64,6 +68,21 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) 
         for task in (job, watch):
             task.cancel()
         await asyncio.gather(job, watch, return_exceptions=True)
+
+
+async def attended(request: Request, claim: Claim, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of what comes before an answer begins, as long as the client is there and has time.
+
+    Raises what `work` raises, TookTooLong, or ApiError 499 when the client left.
+    """
+    try:
+        async with asyncio.timeout(claim.left()):
+            result = await until_disconnect(request.receive, work)
+    except TimeoutError:
+        raise TookTooLong(f"the request is not done after the {claim.request_timeout:g} s that it may take") from None
+    if result is None:
+        raise ApiError(CLIENT_CLOSED, "the client left", code="client_closed")
+    return result
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,7 +57,7 @@ async def tokenize(context: ServerContext, body: TokenizeBody | TokenizeChatBody
         else:
             if body.tools is not None:
                 raise not_supported("tools")
-            text = await asyncio.to_thread(render_conversation, context, body)
+            text = await context.text.templates.run(render_conversation, context, body)
     except InferplaneError as error:
         raise to_api_error(error, {"prompt": field}) from error
     prompt = await encode_prompt(context, text, field=field, add_special_tokens=body.add_special_tokens)
@@ -74,5 +73,5 @@ async def detokenize(context: ServerContext, body: DetokenizeBody) -> Detokenize
     vocab_size = context.prepared.plan.model.vocab_size
     if any(not 0 <= token_id < vocab_size for token_id in body.tokens):
         raise bad_value("tokens", f"token ids of this model are 0 to {vocab_size - 1}")
-    text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=False)
+    text = await context.text.tokenizer.run(tokenizer.decode, body.tokens, False)
     return Detokenized(text)

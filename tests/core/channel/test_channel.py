@@ -13,7 +13,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferplane.channel.address import create_address, remove_address
+from inferplane.channel.address import choose_address, make_folder, remove_address
 from inferplane.channel.client_end import AsyncClientEnd, BlockingClientEnd
 from inferplane.channel.codec import decode_from_engine, decode_to_engine, encode
 from inferplane.channel.engine_end import AlivePublisher, EngineEnd
@@ -31,7 +31,9 @@ tokens = st.lists(st.integers(0, 2**31 - 1), max_size=20)
 
 @pytest.fixture
 def address() -> Iterator[EngineAddress]:
-    made = create_address()
+    made = choose_address()
+    assert not Path(made.folder).exists()
+    make_folder(made)
     yield made
     remove_address(made)
 

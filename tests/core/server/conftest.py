@@ -53,6 +53,12 @@ class FakeStream:
         self._queues = [client.deltas(request) for request in requests]
         self._ids = [request.request_id for request in requests]
         self._open = set(range(len(requests)))
+        self._failed = asyncio.Event()
+        self._error: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self._failed.set()
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Delta]]:
         given = 0
@@ -64,7 +70,9 @@ class FakeStream:
                     raise EngineDead("the scripted engine died", code="engine.dead", remedy="start it again")
                 if self._client.hang_after == given:
                     self._client.hanging.set()
-                    await asyncio.Event().wait()
+                    await self._failed.wait()
+                    assert self._error is not None
+                    raise self._error
                 given += 1
                 delta = self._queues[index].pop(0)
                 if delta.finish_reason is not None:
@@ -85,6 +93,7 @@ class FakeClient:
         self.client_id = "fake"
         self.state = "ready"
         self.failure: Any = None
+        self.num_restarts = 0
         self.stats = Stats(num_requests_running=3, prompt_tokens=11, generation_tokens=22, kv_cache_usage=0.25)
         self.engine_timeline = [("weights", 0.5)]
         self.vocab_size = vocab_size
@@ -145,7 +154,10 @@ class FakeClient:
     async def control(self, name: str, **arguments: Any) -> Any:
         raise AssertionError("no route calls this")
 
-    async def close(self) -> None:
+    def abort_open(self) -> None:
+        raise AssertionError("no route calls this")
+
+    async def close(self, *, at_once: bool = False) -> None:
         self.state = "closed"
 
 

@@ -88,7 +88,8 @@ async def test_an_engine_that_dies_before_the_first_token(server: Any, path: str
         answer = await server.http.post(path, json={**body, "stream": stream})
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "engine.dead"
-        assert "the scripted engine died" in answer.json()["error"]["message"]
+        assert "error id" in answer.json()["error"]["message"]
+        assert "the scripted engine died" not in answer.text, "the cause is for the log"
 
 
 @pytest.mark.parametrize(("path", "body"), PATHS)
@@ -102,7 +103,8 @@ async def test_an_engine_that_dies_inside_a_stream(server: Any, path: str, body:
     assert sum("Hello" in event for event in before) == 2
     error = json.loads(last.removeprefix("data: "))["error"]
     assert error["type"] == "server_error"
-    assert "the scripted engine died" in error["message"]
+    assert "error id" in error["message"]
+    assert "the scripted engine died" not in answer.text
     assert "[DONE]" not in answer.text
     whole = await server.http.post(path, json=body)
     assert whole.status_code == 503
@@ -110,7 +112,7 @@ async def test_an_engine_that_dies_inside_a_stream(server: Any, path: str, body:
 
 async def test_a_dead_engine_turns_everything_red(server: Any) -> None:
     server.engine.state = "dead"
-    server.engine.failure = EngineDead("out of memory", code="engine.dead", remedy="use less")
+    server.engine.failure = EngineDead("out of memory", code="engine.dead", remedy="use less", error_id="0badcafe")
     for answer in (
         await server.http.get("/health"),
         await server.http.get("/ping"),
@@ -118,8 +120,8 @@ async def test_a_dead_engine_turns_everything_red(server: Any) -> None:
         await server.chat(stream=True),
     ):
         assert answer.status_code == 503
-        assert "out of memory" in answer.json()["error"]["message"]
-        assert "use less" in answer.json()["error"]["message"]
+        assert answer.json()["error"]["message"].startswith("the engine has stopped; error id 0badcafe")
+        assert "out of memory" not in answer.text, "the cause is for the log"
     assert (await server.http.get("/v1/models")).status_code == 200
 
 
@@ -127,6 +129,7 @@ async def test_a_starting_engine_is_not_ready(server: Any) -> None:
     server.engine.state = "starting"
     for answer in (await server.http.get("/health"), await server.complete(), await server.chat()):
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_starting")
+        assert int(answer.headers["retry-after"]) > 0
     models = (await server.http.get("/v1/models")).json()
     assert models["data"][0]["max_model_len"] == 256
 
@@ -166,3 +169,67 @@ async def test_the_end_of_the_application_closes_the_engine(server: Any) -> None
         assert server.engine.state == "ready"
     assert server.engine.state == "closed"
     assert (await server.complete()).status_code == 503
+
+
+async def test_a_request_that_takes_too_long_is_given_up(server: Any) -> None:
+    server.engine.outputs[None] = [HELLO] * 5
+    for hang_after, stream in ((0, False), (0, True), (2, False), (2, True)):
+        server.engine.hang_after = hang_after
+        body = {"model": "tiny", "prompt": "Hi", "stream": stream}
+        answer = await server.http.post("/v1/completions", json=body, headers={"X-Request-Timeout": "0.05"})
+        if stream and hang_after:
+            assert answer.status_code == 200
+            error = json.loads(answer.text.split("\n\n")[-2].removeprefix("data: "))["error"]
+        else:
+            assert answer.status_code == 504
+            error = answer.json()["error"]
+        assert error["code"] == "request_timeout"
+        assert "0.05 s" in error["message"]
+    assert len(server.engine.aborted) == 4
+
+
+async def test_the_servers_own_limits_cannot_be_stretched(make: Any) -> None:
+    server = make(request_timeout=0.05, queue_timeout=7.0)
+    server.engine.hang_after = 0
+    headers = {"X-Request-Timeout": "1000", "X-Queue-Timeout": "3"}
+    answer = await server.http.post("/v1/completions", json={"prompt": "Hi"}, headers=headers)
+    assert answer.status_code == 504
+    assert 2.5 < server.engine.submitted[0].queue_timeout <= 3.0
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1", "nan", "inf"])
+async def test_a_timeout_that_is_no_number_is_named(server: Any, value: str) -> None:
+    answer = await server.http.post("/v1/completions", json={"prompt": "Hi"}, headers={"X-Request-Timeout": value})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "x-request-timeout")
+
+
+async def test_keys_and_users_name_the_share(make: Any) -> None:
+    keyed, keyless = make(api_key=("one", "two")), make()
+    for server, headers, user in (
+        (keyed, {"Authorization": "Bearer one"}, "a"),
+        (keyed, {"x-api-key": "one"}, "b"),
+        (keyed, {"x-api-key": "two"}, "a"),
+        (keyless, {"x-api-key": "any"}, "a"),
+        (keyless, {}, "b"),
+    ):
+        assert (
+            await server.http.post("/v1/completions", json={"prompt": "Hi", "user": user}, headers=headers)
+        ).is_success
+    first, same, other = (request.share for request in keyed.engine.submitted)
+    assert first == same != other
+    assert "one" not in first, "the engine's messages hold no key"
+    assert len({request.share for request in keyless.engine.submitted}) == 2
+
+
+async def test_a_text_that_cannot_fit_is_not_even_read(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = server.service.prepared.tokenizer
+    monkeypatch.setattr(tokenizer, "encode", lambda *_: pytest.fail("read"))
+    answer = await server.complete(prompt="a" * 70_000)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+async def test_rejections_are_counted(server: Any) -> None:
+    server.engine.full = True
+    await server.complete()
+    text = (await server.http.get("/metrics")).text
+    assert 'reason="queue_requests"} 1.0' in text

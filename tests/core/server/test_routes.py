@@ -172,6 +172,8 @@ GOLDEN = {
     "inferplane:prefix_cache_queries": "counter",
     "inferplane:prefix_cache_hits": "counter",
     "inferplane:corrupted_requests": "counter",
+    "inferplane:engine_restarts": "counter",
+    "inferplane:request_rejected": "counter",
     "inferplane:time_to_first_token_seconds": "histogram",
     "inferplane:inter_token_latency_seconds": "histogram",
     "inferplane:request_time_per_output_token_seconds": "histogram",

@@ -1,0 +1,129 @@
+"""Answers HTTP from the first moment of a start until the application takes over: 503, and how far the start is.
+
+A few lines of HTTP/1.1 on a thread of their own, so that they neither wait for the imports of the real server nor slow
+them down. Knows no route but the probes and /startup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+
+RETRY_SECONDS = 2
+MAX_HEAD_BYTES = 64 * 2**10
+CLIENT_SECONDS = 5.0
+"""For one client to send its head and to take the answer."""
+BACKLOG = 2048
+
+
+class StartupStatus:
+    """How far a start is; written by whoever starts, read by the responder's thread."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._phase, self._share = "model", 0.0
+
+    def enter(self, phase: str, share: float = 0.0) -> None:
+        """A phase has begun, or has come so far (0 to 1)."""
+        self._phase, self._share = phase, share
+
+    def describe(self) -> dict[str, Any]:
+        """For /startup, with the fields that it has once the server is ready."""
+        return {
+            "state": "starting",
+            "phase": self._phase,
+            "share": round(self._share, 3),
+            "seconds": round(time.monotonic() - self._since, 3),
+            "front_end": [],
+            "engine": [],
+        }
+
+
+class LoadingResponder:
+    """Listens from its making until `stop`. The socket goes on listening: who connects meanwhile is not refused."""
+
+    def __init__(self, listener: socket.socket, status: StartupStatus, tls: ssl.SSLContext | None = None) -> None:
+        self._status = status
+        self._tls = tls
+        self._loop = asyncio.new_event_loop()
+        listener.listen(BACKLOG)
+        self._socket = listener.dup()
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="loading", daemon=True)
+        self._thread.start()
+        self._listening.wait(CLIENT_SECONDS)
+
+    def stop(self) -> None:
+        """Accept no more; returns when those who are being answered are, which takes no time unless they are slow."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(CLIENT_SECONDS)
+
+    def _run(self) -> None:
+        with contextlib.closing(self._loop):
+            self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        self._stopping = asyncio.Event()
+        self._clients: set[asyncio.Task[Any]] = set()
+        server = await asyncio.start_server(self._client, sock=self._socket, ssl=self._tls, limit=MAX_HEAD_BYTES)
+        self._listening.set()
+        await self._stopping.wait()
+        server.close()
+        if self._clients:
+            await asyncio.wait(self._clients, timeout=1.0)
+        for task in self._clients:
+            task.cancel()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
+        try:
+            async with asyncio.timeout(CLIENT_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(head))
+                await writer.drain()
+                if writer.can_write_eof():
+                    writer.write_eof()
+                # Closing with unread bytes (a body) would take the answer away before it was read.
+                while not self._stopping.is_set() and await reader.read(MAX_HEAD_BYTES):
+                    pass
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            self._clients.discard(task)
+            writer.close()
+
+    def _answer(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        described = self._status.describe()
+        if path.endswith(b"/startup") and method == b"GET":
+            return _response(b"200 OK", described)
+        problem = {
+            "message": f"the server is starting: {described['phase']}, {described['seconds']:.0f} s so far",
+            "type": "server_error",
+            "param": None,
+            "code": "engine_starting",
+        }
+        return _response(
+            b"503 Service Unavailable", {"error": problem, "startup": described}, with_body=method != b"HEAD"
+        )
+
+
+def _response(status: bytes, value: dict[str, Any], *, with_body: bool = True) -> bytes:
+    body = msgspec.json.encode(value)
+    head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n" % (status, len(body))
+    if not status.startswith(b"200"):
+        head += b"retry-after: %d\r\n" % RETRY_SECONDS
+    return head + b"connection: close\r\n\r\n" + (body if with_body else b"")
