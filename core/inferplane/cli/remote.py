@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -14,15 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 DEFAULT_URL = "http://127.0.0.1:8000/v1"
+KEY_VARIABLE = "OPENAI_API_KEY"
 
 
 def add_client_flags(parser: argparse.ArgumentParser) -> None:
-    """--url, --model-name, --api-key, --max-tokens, --temperature."""
+    """--url, --model-name, --api-key, --max-tokens, --temperature, --top-p, --seed."""
     parser.add_argument("--url", default=DEFAULT_URL, help=f"base URL of the server [{DEFAULT_URL}]")
     parser.add_argument("--model-name", help="model to ask; by default the server's first")
-    parser.add_argument("--api-key", help="key to send")
+    parser.add_argument("--api-key", help=f"key to send; by default that of {KEY_VARIABLE}")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
-    parser.add_argument("--temperature", type=float, metavar="X", help="0 is greedy")
+    parser.add_argument("--temperature", type=float, metavar="X", help="0 is greedy; by default the server's")
+    parser.add_argument(
+        "--top-p", type=float, metavar="X", help="share of the likeliest tokens; the server's by default"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same answer")
 
 
 class Remote:
@@ -30,13 +36,20 @@ class Remote:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._url = arguments.url.rstrip("/")
-        headers = {"Authorization": f"Bearer {arguments.api_key}"} if arguments.api_key else {}
+        key = arguments.api_key or os.environ.get(KEY_VARIABLE)
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(headers=headers, timeout=httpx.Timeout(10.0, read=None))
         self._body: dict[str, Any] = {"stream": True}
-        for field in ("max_tokens", "temperature"):
+        for field in ("max_tokens", "temperature", "top_p", "seed"):
             if getattr(arguments, field) is not None:
                 self._body[field] = getattr(arguments, field)
         self._body["model"] = arguments.model_name or self._first_model()
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
 
     @property
     def model(self) -> str:
@@ -47,18 +60,18 @@ class Remote:
         """Pieces of the answer."""
         for chunk in self._stream("/chat/completions", {**self._body, "messages": messages}):
             for choice in chunk["choices"]:
-                yield choice["delta"].get("content") or ""
+                yield choice.get("delta", {}).get("content") or ""
 
     def complete(self, prompt: str) -> Iterator[str]:
         """Pieces of the completion."""
         for chunk in self._stream("/completions", {**self._body, "prompt": prompt}):
             for choice in chunk["choices"]:
-                yield choice["text"]
+                yield choice.get("text") or ""
 
     def _first_model(self) -> str:
         try:
             answer = self._http.get(f"{self._url}/models")
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
         self._check(answer)
         try:
@@ -77,12 +90,18 @@ class Remote:
                     answer.read()
                 self._check(answer)
                 for data in _events(answer.iter_bytes()):
-                    chunk = json.loads(data)
-                    if "error" in chunk:
-                        raise InferplaneError(f"the server said: {chunk['error']['message']}", code="remote.error")
-                    yield chunk
-        except httpx.HTTPError as error:
+                    yield self._chunk(data)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
+
+    def _chunk(self, data: bytes) -> dict[str, Any]:
+        try:
+            chunk = json.loads(data)
+        except ValueError as error:
+            raise InferplaneError(f"the server sent no chunk but {data[:100]!r}", code="remote.error") from error
+        if chunk.get("error"):
+            raise InferplaneError(f"the server said: {chunk['error']['message']}", code="remote.error")
+        return {"choices": [], **chunk}
 
     def _check(self, answer: httpx.Response) -> None:
         if answer.is_error:
@@ -90,9 +109,12 @@ class Remote:
                 text = answer.json()["error"]["message"]
             except (ValueError, KeyError, TypeError):
                 text = answer.text[:200]
-            raise InferplaneError(f"the server answered {answer.status_code}: {text}", code="remote.error")
+            remedy = f"give a key with --api-key or {KEY_VARIABLE}" if answer.status_code == 401 else ""
+            raise InferplaneError(
+                f"the server answered {answer.status_code}: {text}", code="remote.error", remedy=remedy
+            )
 
-    def _unreachable(self, error: httpx.HTTPError) -> InferplaneError:
+    def _unreachable(self, error: Exception) -> InferplaneError:
         return InferplaneError(
             f"no answer from {self._url}: {error}",
             code="remote.unreachable",

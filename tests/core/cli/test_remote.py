@@ -52,7 +52,8 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def remote(url: str) -> Remote:
-    return Remote(Namespace(url=url, api_key=None, max_tokens=None, temperature=None, model_name=None))
+    names = ("api_key", "max_tokens", "temperature", "top_p", "seed", "model_name")
+    return Remote(Namespace(url=url, **dict.fromkeys(names)))
 
 
 def test_separators_inside_an_answer_do_not_cut_it(url: str) -> None:
