@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from inferplane_api.testing.case import LEVELS
+from inferplane_api.testing.case import LEVELS, NotTested, prove
 from inferplane_api.testing.declarations import declare
 from inferplane_api.testing.generate import generate
+from inferplane_api.testing.kit import Kit
 
 ENTRY_POINTS = """\
 [inferplane.platforms]
@@ -379,7 +380,7 @@ LIES = {
         "        self.lowest = min(psutil.virtual_memory().available, getattr(self, 'lowest', 2**60)) - 2**26\n"
         "        return self.lowest\n",
         "memory/held",
-        ("were given back, and memory.free() stays at",),
+        ("blocks were given back, and memory.free() stays at",),
     ),
     "there is more memory than the host has": Planted(
         "platform",
@@ -659,7 +660,8 @@ def test_a_backend_with_sliding_layers_only_runs_a_model_of_such_layers(
     assert outcomes.passed == ["model/attention-acme.slow"]
 
 
-def test_a_kernel_that_core_does_not_take_is_not_proven(install_acme: Callable, run_kit: Callable) -> None:
+def test_a_kernel_that_core_does_not_take_is_reported(install_acme: Callable, run_kit: Callable) -> None:
+    """Behind another one of the same distribution, which is a reserve; behind somebody else's, which nobody runs."""
     second = "SECOND = msgspec.structs.replace(OPS, id='acme.slow', score=30, dtypes=frozenset({'float32'}))\n"
     install_acme(
         {"descriptor": [("LINEAR = ", f"import msgspec\n{second}\nLINEAR = ")]},
@@ -670,6 +672,15 @@ def test_a_kernel_that_core_does_not_take_is_not_proven(install_acme: Callable, 
     says = outcomes.skipped["model/taken-acme.slow"]
     assert says.startswith("acme.slow is not what runs in float32: core takes")
     assert "silu_mul@1 from acme.ops" in says
+
+
+def test_a_kernel_behind_somebody_elses_is_not_proven(install_acme: Callable, tmp_path: Path) -> None:
+    install_acme({"descriptor": [("score=60,\n)\n\nLINEAR", "score=1,\n)\n\nLINEAR")]})
+    declarations = declare("acme")
+    (case,) = [case for case in generate(declarations) if case.id == "model/taken-acme.ops"]
+    with pytest.raises(NotTested, match=r"rms_norm@1 from reference.ops") as raised:
+        prove(case, Kit(declarations, "full", tmp_path))
+    assert raised.value.elsewhere, "its level stays open"
 
 
 def test_a_platform_with_other_tokens_is_caught(install_acme: Callable, run_kit: Callable) -> None:

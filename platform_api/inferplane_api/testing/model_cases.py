@@ -116,13 +116,14 @@ def _check_taken(spec: KernelSpec, kit: Kit) -> None:
     plan = kit.plans[setup]
     if spec.kind == "ops":
         # An op that the device cannot have called is bound to nothing.
-        taken = {binding.op: binding.provider.id for binding in plan.ops if binding.op in spec.ops}
+        taken = {binding.op: binding.provider for binding in plan.ops if binding.op in spec.ops}
     else:
-        taken = {scheme: component.id for scheme, component in plan.linear if scheme in spec.schemes}
-    others = [f"{what} from {id}" for what, id in taken.items() if id != spec.id]
-    if others or not taken:
-        what = ", ".join(others) or "none of them"
-        raise NotTested(f"{spec.id} is not what runs in {dtype}: core takes {what}", elsewhere=True)
+        taken = {scheme: component for scheme, component in plan.linear if scheme in spec.schemes}
+    foreign = any(component.distribution != kit.declarations.plugin.name for component in taken.values())
+    if foreign or spec.id not in {component.id for component in taken.values()}:
+        what = ", ".join(f"{what} from {each.id}" for what, each in taken.items() if each.id != spec.id) or "none of it"
+        # One that stands behind another of the same distribution is for where that one cannot run.
+        raise NotTested(f"{spec.id} is not what runs in {dtype}: core takes {what}", elsewhere=foreign or not taken)
 
 
 def check_option(kit: Kit, name: str, value: bool) -> None:

@@ -46,7 +46,9 @@ class Conformance:
         done = {line["id"] for line in self.lines} - self._unproven
         open_levels = {line["level"] for line in self.lines if line["outcome"] == "failed"}
         open_levels |= {case.level for case in self.cases if case.id not in done}
-        nothing_shown = unproven(self.cases, {line["id"] for line in self.lines if line["outcome"] == "passed"})
+        run = {line["id"]: line["outcome"] for line in self.lines}
+        passed = {name for name, outcome in run.items() if outcome == "passed"}
+        nothing_shown = unproven([case for case in self.cases if case.id in run], passed)
         open_levels |= set(nothing_shown.values())
         present = declarations.present and "passed" in outcomes
         return {
