@@ -18,7 +18,7 @@ from inferplane.timeline import Timeline
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fastapi import FastAPI
 
@@ -136,18 +136,7 @@ class _Start(NamedTuple):
 
 
 async def _serve(planned: Planned, start: _Start) -> int:
-    from inferplane.client.process_client import ProcessClient
-
-    server, scheduler = planned.config.server, planned.config.scheduler
-    client = ProcessClient(
-        planned.plan,
-        max_queued=scheduler.max_num_queued_reqs,
-        max_queued_tokens=scheduler.max_num_queued_tokens,
-        hang_seconds=server.hang_timeout,
-        log_level=server.log_level,
-        restarts=server.engine_restarts,
-        on_phase=start.status.enter,
-    )
+    client = make_client(planned, on_phase=start.status.enter)
     signals: list[int] = []
     try:
         with _stoppable(signals):
@@ -160,7 +149,7 @@ async def _serve(planned: Planned, start: _Start) -> int:
         from inferplane.server.run import run_app
 
         _print_ready(service, client, start.listener, time.perf_counter() - start.began)
-        return await run_app(app, start.listener, server, client)
+        return await run_app(app, start.listener, planned.config.server, client)
     except asyncio.CancelledError:
         if not signals:
             raise
@@ -168,6 +157,22 @@ async def _serve(planned: Planned, start: _Start) -> int:
         return 128 + signals[0]
     finally:
         await client.close(at_once=bool(signals))
+
+
+def make_client(planned: Planned, *, on_phase: Callable[[str, float], None] | None = None) -> ProcessClient:
+    """The client of an engine that is not started yet: the caller launches and closes it."""
+    from inferplane.client.process_client import ProcessClient
+
+    server, scheduler = planned.config.server, planned.config.scheduler
+    return ProcessClient(
+        planned.plan,
+        max_queued=scheduler.max_num_queued_reqs,
+        max_queued_tokens=scheduler.max_num_queued_tokens,
+        hang_seconds=server.hang_timeout,
+        log_level=server.log_level,
+        restarts=server.engine_restarts,
+        on_phase=on_phase,
+    )
 
 
 @contextlib.contextmanager

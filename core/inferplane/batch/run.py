@@ -53,12 +53,13 @@ def run_batch(config: Config, source: str, target: str, step: Callable[[], None]
 
 @contextlib.asynccontextmanager
 async def _open_app(planned: Planned) -> AsyncIterator[tuple[Service, FastAPI]]:
-    from inferplane.launch import prepare_front_end, start_client
+    from inferplane.launch import make_client, prepare_front_end
     from inferplane.launch_types import Service
     from inferplane.server.app import create_app
 
-    client = start_client(planned)
+    client = make_client(planned)
     try:
+        client.launch()
         prepared = await asyncio.to_thread(prepare_front_end, planned)
         await client.ready()
         service = Service(prepared, client)
