@@ -16,6 +16,13 @@ def ready_text(url: str, model: str, *, has_chat: bool, has_key: bool = False) -
     return _ready(url, model) + note + example(url, model, header, client)
 
 
+def socket_text(path: str, model: str) -> str:
+    """A ready line and a curl call for a server on a Unix socket, which has no URL."""
+    return (
+        f"\nReady: {model} on unix:{path}   (Ctrl-C stops)\n\ncurl --unix-socket '{path}' http://localhost/v1/models\n"
+    )
+
+
 def _ready(url: str, model: str) -> str:
     return f"\nReady: {model} on {url}/v1   (Ctrl-C stops)\n\n"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from inferplane.banner import ready_text
+from inferplane.banner import ready_text, socket_text
 from inferplane.launch_types import Prepared, Service
 from inferplane.log import get_logger
 from inferplane.timeline import Timeline
@@ -218,7 +218,6 @@ def _print_ready(service: Service, client: ProcessClient, listener: socket.socke
     from inferplane.server.listen import address
 
     server = service.prepared.config.server
-    url = address(server, listener)
     name = service.prepared.served_names[0]
     capacity = client.capacity
     log.info("%s", service.prepared.defaults.describe())
@@ -231,5 +230,8 @@ def _print_ready(service: Service, client: ProcessClient, listener: socket.socke
         capacity.kv_tokens,
         capacity.kv_tokens / capacity.max_model_len,
     )
-    has_key = bool(server.api_key or server.api_key_file)
-    print(ready_text(url, name, has_chat=service.prepared.chat_template is not None, has_key=has_key), flush=True)
+    if server.uds is not None:
+        print(socket_text(server.uds, name), flush=True)
+        return
+    has_key, has_chat = bool(server.api_key or server.api_key_file), service.prepared.chat_template is not None
+    print(ready_text(address(server, listener), name, has_chat=has_chat, has_key=has_key), flush=True)

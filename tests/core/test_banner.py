@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from inferplane.banner import ready_text
+from inferplane.banner import ready_text, socket_text
 
 URL = "http://127.0.0.1:8000"
 
@@ -24,3 +24,9 @@ def test_the_examples_carry_a_key_where_one_is_needed(has_chat: bool, has_key: b
     assert ("Authorization: Bearer $OPENAI_API_KEY" in words) is has_key
     assert ("api_key=" in python) is not has_key
     compile(python, "example", "exec")
+
+
+def test_a_socket_is_no_url() -> None:
+    text = socket_text("/run/my server/s.sock", "m")
+    assert "Ready: m on unix:/run/my server/s.sock" in text
+    assert shlex.split(text.splitlines()[-1])[2] == "/run/my server/s.sock"

@@ -26,9 +26,7 @@ def release(server: ServerConfig) -> None:
 
 
 def address(server: ServerConfig, listener: socket.socket) -> str:
-    """The URL for people: `http://127.0.0.1:8000`, with the prefix of a proxy, or `unix:PATH`."""
-    if server.uds is not None:
-        return f"unix:{server.uds}"
+    """The URL of a TCP listener: `http://127.0.0.1:8000`."""
     scheme = "http" if server.ssl_certfile is None else "https"
     host, port = listener.getsockname()[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -79,5 +79,5 @@ def _rendered(context: ServerContext, prompt: PromptInput, how: Sampling, model:
         prompt=text,
         token_ids=prompt.token_ids,
         max_model_len=context.max_model_len,
-        sampling_params=msgspec.to_builtins(params),
+        sampling_params=msgspec.structs.asdict(params),
     )

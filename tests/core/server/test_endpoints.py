@@ -27,6 +27,7 @@ async def test_a_chat_is_rendered_as_it_would_be_sent(server: Any) -> None:
     (request,) = server.engine.submitted
     assert request.prompt_token_ids == rendered["token_ids"]
     assert rendered["sampling_params"]["temperature"] == request.params.temperature == 0.5
+    assert rendered["sampling_params"]["top_p"] == 1.0, "what nobody has set is told too"
     assert rendered["sampling_params"]["max_tokens"] == request.params.max_tokens == 128 - len(CHAT_IDS)
 
 

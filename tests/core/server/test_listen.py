@@ -49,7 +49,6 @@ def test_a_unix_socket_is_for_its_user_and_group_and_goes_away(tmp_path: Path) -
     server = settings(uds=str(tmp_path / "s.sock"))
     with contextlib.closing(bind(server)) as listener:
         assert stat.S_IMODE(os.stat(tmp_path / "s.sock").st_mode) == 0o660
-        assert address(server, listener) == f"unix:{tmp_path}/s.sock"
         listener.listen(1)
         with pytest.raises(InvalidValue, match="in use"):
             bind(server)
