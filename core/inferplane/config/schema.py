@@ -187,6 +187,9 @@ class ServerConfig(_Section):
     body_timeout: float = Field(
         30.0, gt=0, description="Seconds in which a request's body must have arrived, plus one for every 16 KiB of it."
     )
+    send_timeout: float = Field(
+        60.0, gt=0, description="Seconds for which a client may take nothing of an answer before it is cut off."
+    )
     keep_alive_timeout: int = Field(5, ge=1, description="Seconds after which an idle connection is closed.")
     disable_fastapi_docs: bool = Field(False, description="No `/docs`, `/redoc` and `/openapi.json`.")
     enable_tokenizer_info_endpoint: bool = Field(

@@ -36,11 +36,18 @@ class ConnectionLimits(NamedTuple):
     num_headers: int
     head_seconds: float
     body_seconds: float
+    send_seconds: float
 
     @classmethod
     def of(cls, server: ServerConfig) -> ConnectionLimits:
         """The user's."""
-        return cls(server.max_header_size, server.max_header_count, server.header_timeout, server.body_timeout)
+        return cls(
+            head_bytes=server.max_header_size,
+            num_headers=server.max_header_count,
+            head_seconds=server.header_timeout,
+            body_seconds=server.body_timeout,
+            send_seconds=server.send_timeout,
+        )
 
 
 class LimitedConfig(uvicorn.Config):
@@ -66,6 +73,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._limits = config.limits
         self._phase = _IDLE
         self._timer: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
         self._since = 0.0
         self._head_bytes = 0
         self._body_bytes = 0
@@ -80,7 +88,18 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client left, or was sent away."""
         self._disarm()
+        self._end_stall()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client has stopped reading, and the buffers are full: what waits to be sent cannot wait for ever."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self._limits.send_seconds, self._cut_off)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._end_stall()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Bytes; a head that grows without end is counted here, since the parser reports only whole headers."""
@@ -168,6 +187,16 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _end_stall(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _cut_off(self) -> None:
+        self._stalled = None
+        log.info("connection closed: the client has taken nothing for %g s", self._limits.send_seconds)
+        self.transport.abort()
 
     def _late(self) -> None:
         if self._phase == _BODY:

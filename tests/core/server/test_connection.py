@@ -9,6 +9,7 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import msgspec
 import pytest
 import trustme
 
@@ -170,6 +171,28 @@ async def test_streams_arrive_over_a_unix_socket(make: Callable[..., Any], tmp_p
         async with httpx.AsyncClient(transport=transport, base_url="http://local") as client:
             answer = await client.post("/v1/completions", json={"prompt": "Hi", "stream": True})
             assert answer.text.endswith("data: [DONE]\n\n")
+
+
+async def test_a_client_that_takes_nothing_is_cut_off(make: Callable[..., Any]) -> None:
+    server = make(port=0)
+    server.engine.outputs[None] = [259] * 10**5
+    limits = server.engine.capacity
+
+    class Roomy(type(server.engine)):  # type: ignore[misc]
+        capacity = msgspec.structs.replace(limits, max_model_len=10**7)
+
+    server.engine.__class__ = Roomy
+    async with serving(server, send_seconds=0.3) as address:
+        reader, writer = await asyncio.open_connection(*address, limit=1024)
+        body = b'{"prompt": "Hi", "stream": true, "max_tokens": 100000, "logprobs": 5}'
+        writer.write(POST + b"content-length: %d\r\n\r\n" % len(body) + body)
+        for _ in range(1000):
+            await asyncio.sleep(0.02)
+            if server.engine.aborted:
+                break
+        assert len(server.engine.aborted) == 1
+        assert (await reader.read(100)).startswith(b"HTTP/1.1 200")
+        writer.close()
 
 
 @pytest.fixture(scope="module")
