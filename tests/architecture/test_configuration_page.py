@@ -47,3 +47,10 @@ def test_the_page_shows_every_setting(generator: ModuleType) -> None:
 def test_names_are_unique_over_sections() -> None:
     names = [name.partition(".")[2] for name in FIELDS]
     assert len(names) == len(set(names))
+
+
+def test_the_tables_for_vllms_users_are_the_code(generator: ModuleType) -> None:
+    page = generator.VLLM_PAGE.read_text(encoding="utf-8")
+    assert page == generator.render_vllm(page), "run python docs/generate_config.py"
+    assert "| `--gpu-memory-utilization` | differs |" in page
+    assert "| `--num-gpu-blocks-override` | `--num-pages-override` |" in page

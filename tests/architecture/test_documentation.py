@@ -11,7 +11,9 @@ import pytest
 import tomllib
 
 import inferplane.cli.main
+from inferplane.cli.bench import ACTIONS
 from inferplane.config import Config
+from inferplane.config.vllm_flags import vllm_flags
 from inferplane.messages import Stats
 from inferplane.metrics import Metrics
 from inferplane_api.spec import GROUPS, HostInfo, PlatformSpec, ProbeState
@@ -60,26 +62,31 @@ def test_the_example_platform_is_one() -> None:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_commands_exist(path: Path) -> None:
     consoles = "\n".join(re.findall(r"```console.*?```", text_of(path), re.DOTALL))
-    used = set(re.findall(r"\binferplane ([a-z]+)\b", consoles))
-    used |= set(re.findall(r"`inferplane ([a-z]+)", text_of(path)))
+    used = set(re.findall(r"\binferplane ([a-z][a-z-]*)\b", consoles))
+    used |= set(re.findall(r"`inferplane ([a-z][a-z-]*)", text_of(path)))
     assert used <= set(COMMANDS)
 
 
 def every_flag() -> set[str]:
-    """What the help of all commands shows."""
+    """What the whole help of all commands shows."""
     flags: set[str] = set()
-    for words in [*([command] for command in COMMANDS), ["plugins", "lock"], ["plugins", "new"]]:
+    actions = [*(["plugins", name] for name in ("lock", "new")), *(["bench", name] for name in ACTIONS)]
+    for words in [*([command] for command in COMMANDS), *actions]:
+        asks = "--help" if words in (["plugins"], ["bench"]) else "--help=all"
         with pytest.raises(SystemExit), redirect_stdout(io.StringIO()) as out:
-            inferplane.cli.main.main([*words, "--help"])
-        flags |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", out.getvalue()))
+            inferplane.cli.main.main([*words, asks])
+        flags |= set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", out.getvalue()))
     return flags
 
 
 def test_flags_exist() -> None:
     pip, pytest_flags = {"--extra-index-url"}, {"--pyargs", "--durations"}
     kit = text_of(REPOSITORY / "platform_api" / "inferplane_api" / "testing" / "plugin.py")
-    used = {flag for path in PAGES for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text_of(path))}
-    assert used <= every_flag() | pip | pytest_flags | set(re.findall(r'"(--inferplane-[a-z]+)"', kit))
+    ours = every_flag() | pip | pytest_flags | set(re.findall(r'"(--inferplane-[a-z]+)"', kit))
+    for path in PAGES:
+        used = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text_of(path)))
+        vllm = {row.flag for row in vllm_flags()} if path.name == "coming-from-vllm.md" else set()
+        assert used <= ours | vllm, path.name
 
 
 def test_every_setting_is_a_flag() -> None:

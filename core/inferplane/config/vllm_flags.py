@@ -42,7 +42,7 @@ REMARKS = {
     "--allowed-origins": "none by default, not `*`",
     "--allowed-methods": "GET and POST by default, not `*`",
     "--attention-backend": "vLLM's names (such as `FLASHINFER`) are aliases where the backend is installed; one "
-    " that cannot run is an error",
+    "that cannot run is an error",
     "--scheduling-policy": "`fair` too: equal shares for API keys",
     "--load-format": "`auto`, `dummy`, or an installed checkpoint format",
     "--quantization": "forces a weight format; a mismatch is an error",
