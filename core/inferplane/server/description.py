@@ -73,7 +73,8 @@ class Description:
         self._bodies += bodies
         content: dict[str, Any] = {media_type: {"schema": self._answer(answer)}}
         if stream:
-            content["text/event-stream"] = {"schema": {"type": "string", "description": stream}}
+            # No type: readers of the document differ on whether it is the stream that has one, or an event.
+            content["text/event-stream"] = {"schema": {"description": stream}}
         extra: dict[str, Any] = {"responses": {"200": {"description": "Done.", "content": content}}}
         for status in sorted(errors):
             error = {"schema": {"$ref": _REF.format(name="ErrorBody")}}
