@@ -15,6 +15,7 @@ from inferplane.server.context import ServerContext
 from inferplane.server.description import DescribedApp, Description
 from inferplane.server.errors import ApiError, handle_error, handle_http_exception
 from inferplane.server.middleware import Edge, load_middleware
+from inferplane.server.origins import OwnPages
 from inferplane.server.routes import add_routes
 from inferplane.server.settings import load_keys
 
@@ -67,6 +68,8 @@ def _add_middleware(app: FastAPI, context: ServerContext, server: ServerConfig) 
         app.add_middleware(load_middleware(path))
     if keys := load_keys(server):
         app.add_middleware(Authentication, keys=keys, open_paths=open_paths(server))
+    else:
+        app.add_middleware(OwnPages, server=server)
     app.add_middleware(Edge, metrics=context.metrics, server=server)
     if server.allowed_origins:
         app.add_middleware(

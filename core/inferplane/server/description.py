@@ -21,7 +21,7 @@ _REF = "#/components/schemas/{name}"
 _PROBLEMS = {
     400: "A value is not valid; `param` names the field.",
     401: "A key is missing or wrong.",
-    403: "The request comes from a web page of another origin.",
+    403: "The request comes from a web page of another origin, and the server has no key.",
     404: "No such model.",
     413: "The body is too large.",
     415: "The body is no plain JSON.",
@@ -76,7 +76,7 @@ class Description:
             # No type: readers of the document differ on whether it is the stream that has one, or an event.
             content["text/event-stream"] = {"schema": {"description": stream}}
         extra: dict[str, Any] = {"responses": {"200": {"description": "Done.", "content": content}}}
-        for status in sorted(errors):
+        for status in sorted({403, *errors}):
             error = {"schema": {"$ref": _REF.format(name="ErrorBody")}}
             extra["responses"][str(status)] = {
                 "description": _PROBLEMS[status],

@@ -173,8 +173,8 @@ def _add_record_routes(app: FastAPI, context: ServerContext, description: Descri
 
 
 def _add_developer_routes(app: FastAPI, context: ServerContext, description: Description) -> None:
-    reset = description.route("Forget cached prefixes", answer=developer.Done, errors=(401, 403, 500, 503))
+    reset = description.route("Forget cached prefixes", answer=developer.Done, errors=(401, 500, 503))
 
     @app.post("/reset_prefix_cache", **reset)
-    async def reset_prefix_cache(request: Request) -> Response:
-        return _json(await developer.reset_prefix_cache(context, request))
+    async def reset_prefix_cache() -> Response:
+        return _json(await developer.reset_prefix_cache(context))

@@ -204,7 +204,40 @@ async def test_pages_of_other_origins_may_not_read(server: Any) -> None:
         await server.http.options("/v1/completions", headers=headers),
         await server.http.get("/v1/models", headers=headers),
     ):
+        assert answer.status_code == 403
         assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    ("origin", "settings", "allowed"),
+    [
+        ("http://127.0.0.1:8000", {}, True),
+        ("http://localhost:3000", {}, True),
+        ("http://[::1]:8000", {}, True),
+        ("http://evil.example:8000", {}, False),
+        ("http://test", {}, False),
+        ("http://127.0.0.1.evil.example", {}, False),
+        ("null", {}, False),
+        ("http://[", {}, False),
+        ("", {}, False),
+        ("vscode-webview://abc", {}, True),
+        ("http://evil.example:8000", {"allowed_origins": "*"}, True),
+        ("https://page.example", {"allowed_origins": "https://page.example"}, True),
+        ("http://test", {"host": "0.0.0.0"}, True),
+        ("http://evil.example", {"host": "0.0.0.0"}, False),
+        ("http://evil.example", {"api_key": KEY}, True),
+    ],
+)
+async def test_a_page_whose_name_points_here_is_no_page_of_ours(
+    make: Callable[..., Any], origin: str, settings: dict[str, Any], allowed: bool
+) -> None:
+    server = make(**settings)
+    for path, body in (("/v1/completions", {"prompt": "Hi"}), ("/tokenize", {"prompt": "Hi"})):
+        # With rebinding, the browser sends its own idea of the host.
+        answer = await server.http.post(path, json=body, headers={"origin": origin, "x-api-key": KEY})
+        assert answer.status_code == (200 if allowed else 403), answer.text
+        if not allowed:
+            assert answer.json()["error"]["code"] == "forbidden_origin"
 
 
 async def test_origins_that_may(make: Callable[..., Any]) -> None:
