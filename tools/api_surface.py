@@ -64,8 +64,8 @@ class Recorded(NamedTuple):
 
 
 def read_surface() -> Surface:
-    """Name to its description, sorted. The kit's own modules are not part: its commands are in docs/conformance.md. Nor is
-    what core and the kit share (`internal`)."""
+    """Name to its description, sorted. The kit's own modules are not part, its commands are in docs/conformance.md; nor
+    is what core and the kit share (`internal`)."""
     surface: Surface = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts

@@ -5,12 +5,20 @@ from __future__ import annotations
 from inferplane_api.spec import (
     AttentionSpec,
     ConfigPatch,
+    HeadSizes,
     KernelSpec,
+    Option,
     PlatformSpec,
     SchedulingConstraints,
 )
 
 DTYPES = frozenset({"float32", "bfloat16", "float16"})
+
+NATIVE_DTYPES = frozenset({"float32", "bfloat16"})
+NATIVE = frozenset({"native_kernels"})
+"""The device feature of a package that was built with its compiled kernels."""
+
+MAX_GRAPH_ROWS = 64
 
 PLATFORM = PlatformSpec(
     name="cpu",
@@ -18,9 +26,17 @@ PLATFORM = PlatformSpec(
     probe="inferplane_cpu.probe:probe",
     tier=1,
     requires_torch=">=2.9",
-    attention_preference=("cpu.sdpa",),
+    attention_preference=("cpu.native", "cpu.sdpa"),
     # Work is done in the calling thread: a second step in flight would only delay the first one's tokens.
-    scheduling=SchedulingConstraints(queue_depth=1),
+    # A recorded step is a list of calls: every number of rows may have its own, and nothing is padded.
+    scheduling=SchedulingConstraints(queue_depth=1, graph_rows=tuple(range(1, MAX_GRAPH_ROWS + 1))),
+    options=(
+        Option(
+            name="isa",
+            variable="INFERPLANE_CPU_ISA",
+            doc="Instruction set of the native kernels: avx512_bf16, avx512, avx2, portable, neon; default: the best.",
+        ),
+    ),
     communicator="gloo",
     config_patches=(
         ConfigPatch(
@@ -41,6 +57,42 @@ ATTENTION = AttentionSpec(
     requires=frozenset({"in_place_kv_write"}),
     score=45,
     aliases=("TORCH_SDPA",),
+)
+
+NATIVE_ATTENTION = AttentionSpec(
+    id="cpu.native",
+    load="inferplane_cpu.native.attention:NativeAttention",
+    platforms=frozenset({"cpu"}),
+    kinds=frozenset({"full", "sliding"}),
+    dtypes=NATIVE_DTYPES,
+    kv_dtypes=NATIVE_DTYPES,
+    head_sizes=HeadSizes(max=512),
+    features=frozenset({"softcap", "logsumexp"}),
+    requires=NATIVE | {"in_place_kv_write"},
+    graph_level="always",
+    score=80,
+)
+
+NATIVE_OPS = KernelSpec(
+    id="cpu.native_ops",
+    kind="ops",
+    load="inferplane_cpu.native.ops:PROVIDER",
+    platforms=frozenset({"cpu"}),
+    ops=("embedding@1", "rms_norm@1", "add_rms_norm@1", "rope@1", "silu_mul@1", "gelu_tanh_mul@1", "gelu_mul@1"),
+    dtypes=NATIVE_DTYPES,
+    requires=NATIVE,
+    score=80,
+)
+
+NATIVE_LINEAR = KernelSpec(
+    id="cpu.native_linear",
+    kind="linear",
+    load="inferplane_cpu.native.linear:NativeLinear",
+    platforms=frozenset({"cpu"}),
+    schemes=("dense",),
+    dtypes=NATIVE_DTYPES,
+    requires=NATIVE,
+    score=80,
 )
 
 OPS = KernelSpec(

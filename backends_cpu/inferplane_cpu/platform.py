@@ -14,6 +14,9 @@ import torch
 
 from inferplane_cpu import cgroup
 from inferplane_cpu.allocator import keep_freed_memory
+from inferplane_cpu.native import executor
+from inferplane_cpu.native.graphs import NativeGraphs
+from inferplane_cpu.native.library import library_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,15 +42,20 @@ class CPUEvent:
 
 
 class CPURuntime:
-    """Implements `Runtime`: torch computes in the calling thread and its pool."""
+    """Implements `Runtime`: work is done in the calling thread and one pool, torch's or the native kernels'."""
 
-    def __init__(self, num_threads: int) -> None:
+    def __init__(self, num_threads: int, isa: str | None = None) -> None:
         self._num_threads = num_threads
+        self._isa = isa
 
     def activate(self) -> None:
-        """Set the number of computing threads and how the C library keeps memory, for the process."""
+        """Set the number of computing threads and how the C library keeps memory, for the process.
+
+        The native kernels take over the threads when something is first computed with them.
+        """
         keep_freed_memory()
         torch.set_num_threads(self._num_threads)
+        executor.configure(self._num_threads, isa=self._isa)
 
     def event(self) -> CPUEvent:
         """An event that has always passed."""
@@ -106,14 +114,16 @@ class CPUPlatform:
     def __init__(self, context: PlatformContext) -> None:
         self.device = torch.device("cpu")
         self.num_threads = context.num_threads or usable_threads()
-        self.runtime = CPURuntime(self.num_threads)
+        isa = context.options.get("isa")
+        self.runtime = CPURuntime(self.num_threads, None if isa is None else str(isa))
         self.memory = CPUMemory()
 
     def communicator(self, group: GroupSpec) -> None:
         """None: core's own, on gloo."""
 
-    def graphs(self) -> None:
-        """None: nothing is captured."""
+    def graphs(self) -> NativeGraphs | None:
+        """Recorded lists of kernel calls; None in a build without the native kernels."""
+        return NativeGraphs(executor.executor()) if library_path() is not None else None
 
     def create_runner(self, context: RunnerContext) -> None:
         """None: core's torch runner."""

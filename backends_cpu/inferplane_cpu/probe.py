@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 from inferplane_api.spec import DeviceInfo, ProbeResult, ProbeState, Reason
 from inferplane_cpu.instructions import multiplies_natively
+from inferplane_cpu.native.library import instruction_sets, library_path
 
 if TYPE_CHECKING:
     from inferplane_api.spec import HostInfo
 
 MACHINES = frozenset({"x86_64", "amd64", "aarch64", "arm64"})
+
+NATIVE_FEATURES = {"native_kernels", "graph_capture"}
+"""What a build with the compiled kernels has besides."""
 
 _ARCHITECTURES = (
     ("amx_bf16", "amx"),
@@ -30,10 +34,16 @@ def probe(host: HostInfo) -> ProbeResult:
             code="cpu.machine", field="host.machine", want=", ".join(sorted(MACHINES)), have=host.machine or "unknown"
         )
         return ProbeResult(state=ProbeState.ABSENT, reasons=(reason,))
-    return ProbeResult(state=ProbeState.PRESENT, devices=(device_info(host),))
+    isa = host.options.get("isa")
+    native = library_path() is not None
+    if isa is not None and (not native or isa not in instruction_sets()):
+        have = ", ".join(instruction_sets()) if native else "no native kernels in this build"
+        reason = Reason(code="cpu.isa", field="platform_option.isa", want=str(isa), have=have)
+        return ProbeResult(state=ProbeState.INCOMPATIBLE, reasons=(reason,))
+    return ProbeResult(state=ProbeState.PRESENT, devices=(device_info(host, native=native),))
 
 
-def device_info(host: HostInfo) -> DeviceInfo:
+def device_info(host: HostInfo, *, native: bool) -> DeviceInfo:
     """The host's processors as one device.
 
     torch computes in every listed type on any of them; `preferred_dtype` says which 16-bit checkpoints are worth
@@ -44,7 +54,7 @@ def device_info(host: HostInfo) -> DeviceInfo:
     return DeviceInfo(
         name=host.cpu_model or host.machine,
         dtypes=frozenset({"float32", "bfloat16", "float16"}),
-        features=frozenset({"in_place_kv_write", "unified_memory"}),
+        features=frozenset({"in_place_kv_write", "unified_memory"} | (NATIVE_FEATURES if native else set())),
         arch=arch,
         preferred_dtype="bfloat16" if fast_bfloat16 else "float32",
     )

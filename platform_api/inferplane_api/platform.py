@@ -77,7 +77,11 @@ class GraphCapture(Protocol):
     """Capture and replay per shape bucket; for a compiled device, compilation per bucket."""
 
     def capture(self, key: tuple[int, ...], function: Callable[[], Any]) -> Callable[[], Any]:
-        """Record `function`, which reads and writes address-stable buffers; the result replays it."""
+        """Record `function`, which reads and writes address-stable buffers, under `key`, the step's number of rows.
+
+        What is returned replays it and returns what `function` did, at the same addresses, until the next replay of any
+        key. Recording may run the function or not: the caller replays for a first result, and the function must bear
+        being run twice. Raises Unsupported where the function cannot be recorded."""
 
 
 @runtime_checkable

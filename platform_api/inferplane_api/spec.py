@@ -138,6 +138,9 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, kw_only=True):
     max_batched_tokens: int | None = None
     queue_depth: int = 2
     """Steps launched and not collected: 1 synchronous, 2 overlapped."""
+    graph_rows: tuple[int, ...] = ()
+    """Numbers of single-token rows for which a step is captured (`Platform.graphs`), ascending; a step of such rows is
+    padded up to the next, and captured when it first occurs. Empty: nothing is captured."""
 
 
 PATCHABLE = (
@@ -216,6 +219,8 @@ class PlatformSpec(msgspec.Struct, frozen=True, kw_only=True):
     runner_seam: bool = False
     """True: `Platform.create_runner` returns the runner; attention and kernels are not selected."""
     features: frozenset[str] = frozenset()
+    """Device features that some device of this platform has, though the one at hand may lack them: what a backend of the
+    same distribution may require."""
 
 
 class HeadSizes(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,7 +63,8 @@ def test_the_workspace_sources_list_every_member() -> None:
 @pytest.mark.parametrize("member", MEMBERS, ids=relative)
 def test_members_are_built_alike(member: Path) -> None:
     data = manifest(member)
-    assert data["build-system"]["build-backend"] == "hatchling.build"
+    compiled = (member / "CMakeLists.txt").exists()
+    assert data["build-system"]["build-backend"] == ("scikit_build_core.build" if compiled else "hatchling.build")
     assert data["project"]["requires-python"] == ">=3.10"
     assert data["project"]["license"] == "Apache-2.0"
     assert (member / IMPORT_NAMES[member] / "py.typed").exists()

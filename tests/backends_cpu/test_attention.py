@@ -1,13 +1,17 @@
-"""cpu.sdpa against the dense float64 oracle, over pages in disorder with poison everywhere else."""
+"""cpu.sdpa and cpu.native (every instruction set) against the dense float64 oracle.
+
+Pages lie in disorder, with poison everywhere else.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inferplane_api.attention import AttentionContext, KVScales, PagedAttention
@@ -17,9 +21,30 @@ from inferplane_api.kv import KVGroupSpec, KVLayout, KVView
 from inferplane_api.reference.attention import dense_attention
 from inferplane_cpu import attention as attention_module
 from inferplane_cpu.attention import SDPAAttention
+from inferplane_cpu.native import executor
+from inferplane_cpu.native.attention import NativeAttention
+from inferplane_cpu.native.library import instruction_sets
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+
+BACKENDS = ("sdpa", *instruction_sets())
+
+
+def make(name: str, context: AttentionContext) -> PagedAttention:
+    """The backend of a name of BACKENDS: three threads, more than the machine may have, for the native ones."""
+    if name == "sdpa":
+        return SDPAAttention(context)
+    executor.configure(3, isa=name)
+    return NativeAttention(context)
+
+
+@pytest.fixture(autouse=True)
+def _torch_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 class Case:
@@ -37,7 +62,9 @@ class Case:
         kv_dtype: torch.dtype | None = None,
         gap: int = 0,
         seed: int = 0,
+        backend: str = "sdpa",
     ) -> None:
+        self.backend = backend
         self.rows = sorted(rows, key=lambda row: row[1] != 1)
         self.window, self.dtype, self.page = window, dtype, page
         self.kv_dtype = kv_dtype or dtype
@@ -102,7 +129,7 @@ class Case:
         return torch.cat([value[before:] for value, (before, _) in zip(values, self.rows, strict=True)])
 
     def run(self, **changes: Any) -> torch.Tensor:
-        backend = SDPAAttention(self.context)
+        backend = make(self.backend, self.context)
         backend.plan(self.batch()._replace(**changes))
         out = torch.full_like(self.q, torch.nan)
         backend.run(self.q, self.step(self.k), self.step(self.v), self.kv, out)
@@ -146,6 +173,61 @@ def test_equals_the_oracle(
         Case(rows, window=window, heads=heads, page=page, dtype=dtype, gap=gap, size=8).check()
 
 
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(
+        st.one_of(
+            st.tuples(st.one_of(st.integers(0, 140), st.integers(600, 1300)), st.just(1)),
+            st.tuples(st.integers(0, 150), st.integers(2, 150)),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    window=st.sampled_from([None, None, 1, 3, 33, 200]),
+    heads=st.sampled_from([(4, 4), (6, 2), (9, 3), (8, 1), (5, 1)]),
+    size=st.sampled_from([8, 33, 64, 80, 256]),
+    page=st.sampled_from([1, 3, 16, 128]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    kv_dtype=st.sampled_from([None, None, torch.float32, torch.bfloat16]),
+    gap=st.sampled_from([0, 64, 7]),
+)
+def test_native_equals_the_oracle(
+    backend: str,
+    rows: Any,
+    window: Any,
+    heads: Any,
+    size: int,
+    page: int,
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype | None,
+    gap: int,
+) -> None:
+    """Long rows are split over threads, chunks are longer than a block of keys, heads end inside a vector."""
+    case = Case(
+        rows, window=window, heads=heads, size=size, page=page, dtype=dtype, kv_dtype=kv_dtype, gap=gap, backend=backend
+    )
+    limit = max(TOLERANCE[dtype], TOLERANCE[case.kv_dtype])
+    torch.testing.assert_close(case.run().double(), case.expected(), rtol=limit, atol=limit)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_native_gives_the_logsumexp_and_caps_scores(backend: str, softcap: float | None) -> None:
+    case = Case([(300, 1), (3, 1), (10, 40)], heads=(6, 2), size=64)
+    native = make(backend, case.context._replace(softcap=softcap, scale=0.7))
+    batch = case.batch()
+    native.plan(batch)
+    out, lse = torch.empty_like(case.q), torch.empty(case.q.shape[:2])
+    native.run(case.q, case.step(case.k), case.step(case.v), case.kv, out, lse=lse)
+    expected, expected_lse = dense_attention(
+        case.q, case.k, case.v, query_start=batch.query_start_host.tolist(), seq_lens=batch.seq_lens_host.tolist(),
+        scale=0.7, softcap=softcap,
+    )  # fmt: skip
+    torch.testing.assert_close(out.double(), expected, rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(lse.double(), expected_lse, rtol=2e-5, atol=2e-5)
+
+
 def test_a_cache_of_another_type_is_read_as_it_was_rounded() -> None:
     """A fresh prompt must see what a later chunk would see: the cached values, not its own exact ones."""
     case = Case([(0, 9), (5, 4), (7, 1)], kv_dtype=torch.bfloat16)
@@ -158,8 +240,9 @@ def test_a_cache_of_another_type_is_read_as_it_was_rounded() -> None:
     torch.testing.assert_close(rounded.double(), exact.expected(), rtol=1e-5, atol=1e-5)
 
 
-def test_writes_its_slots_and_nothing_else() -> None:
-    case = Case([(3, 1), (0, 6), (5, 3)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_writes_its_slots_and_nothing_else(backend: str) -> None:
+    case = Case([(3, 1), (0, 6), (5, 3)], backend=backend)
     before = case.pool.clone()
     case.run()
     for row, (start, count) in enumerate(case.rows):
@@ -172,29 +255,32 @@ def test_writes_its_slots_and_nothing_else() -> None:
     assert torch.equal(torch.nan_to_num(case.pool, nan=9.0), torch.nan_to_num(before, nan=9.0))
 
 
-def test_rows_read_what_other_rows_of_the_step_write() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_read_what_other_rows_of_the_step_write(backend: str) -> None:
     """The second row's prefix is the page that the first one fills in this very step."""
-    case = Case([(0, 4), (4, 3)])
+    case = Case([(0, 4), (4, 3)], backend=backend)
     case.tables[1][0] = case.tables[0][0]
     case.k[1][:4], case.v[1][:4] = case.k[0], case.v[0]
     case.check()
 
 
-def test_without_keys_the_cache_is_read() -> None:
-    case = Case([(0, 5), (2, 1), (4, 6)])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_without_keys_the_cache_is_read(name: str) -> None:
+    case = Case([(0, 5), (2, 1), (4, 6)], backend=name)
     case.run()
-    backend = SDPAAttention(case.context)
+    backend = make(name, case.context)
     backend.plan(case.batch())
     out = torch.empty_like(case.q)
     backend.run(case.q, None, None, case.kv, out)
     torch.testing.assert_close(out.double(), case.expected(), rtol=2e-5, atol=2e-5)
 
 
-def test_padded_tokens_are_not_written_and_give_zero() -> None:
+@pytest.mark.parametrize("name", BACKENDS)
+def test_padded_tokens_are_not_written_and_give_zero(name: str) -> None:
     case = Case([(3, 1), (0, 5)])
     batch = case.batch()
     real = int(batch.query_start_host[-1])
-    backend = SDPAAttention(case.context)
+    backend = make(name, case.context)
     starts = np.append(batch.query_start_host, real + 2).astype(np.int32)
     lengths = np.append(batch.seq_lens_host, 0).astype(np.int32)
     backend.plan(
@@ -216,8 +302,9 @@ def test_padded_tokens_are_not_written_and_give_zero() -> None:
     assert not case.pool[0].any(), "the null page stays zero"
 
 
-def test_one_rows_nan_stays_its_own() -> None:
-    case = Case([(6, 1), (9, 1), (3, 4)])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_rows_nan_stays_its_own(backend: str) -> None:
+    case = Case([(6, 1), (9, 1), (3, 4)], backend=backend)
     case.k[0][2] = torch.nan
     case.slot(case.kv.k, 0, 2).fill_(torch.nan)
     out, expected = case.run(), case.expected()

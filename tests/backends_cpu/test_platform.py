@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 import torch
@@ -16,6 +17,7 @@ from inferplane_api.platform import Platform, PlatformContext
 from inferplane_api.spec import DeviceInfo, HostInfo, ProbeState
 from inferplane_cpu import cgroup
 from inferplane_cpu import platform as platform_module
+from inferplane_cpu.native.graphs import NativeGraphs
 from inferplane_cpu.platform import CPUMemory, CPUPlatform, usable_threads
 from inferplane_cpu.probe import probe
 
@@ -39,8 +41,32 @@ def test_probe_tells_the_instruction_set(machine: str, flags: set[str], arch: st
     assert result.state is ProbeState.PRESENT
     (device,) = result.devices
     assert (device.arch, device.preferred_dtype, device.name) == (arch, preferred, "A CPU")
-    assert device.features == {"in_place_kv_write", "unified_memory"}
+    assert device.features == {"in_place_kv_write", "unified_memory", "native_kernels", "graph_capture"}
     assert preferred in device.dtypes
+
+
+def test_a_build_without_the_native_kernels_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferplane_cpu.probe.library_path", lambda: None)
+    host = HostInfo(os="linux", machine="x86_64")
+    (device,) = probe(host).devices
+    assert device.features == {"in_place_kv_write", "unified_memory"}
+    refused = probe(msgspec.structs.replace(host, options={"isa": "avx2"}))
+    assert refused.state is ProbeState.INCOMPATIBLE
+    assert "no native kernels" in str(refused.reasons[0])
+
+
+def test_the_platform_captures_where_it_has_native_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    platform = CPUPlatform(PlatformContext(DeviceInfo(), {}, num_threads=1))
+    assert isinstance(platform.graphs(), NativeGraphs)
+    monkeypatch.setattr(platform_module, "library_path", lambda: None)
+    assert platform.graphs() is None
+
+
+def test_an_instruction_set_that_the_processor_lacks_is_refused() -> None:
+    result = probe(HostInfo(os="linux", machine="x86_64", options={"isa": "vax"}))
+    assert result.state is ProbeState.INCOMPATIBLE
+    assert "vax" in str(result.reasons[0])
+    assert "portable" in str(result.reasons[0])
 
 
 def test_another_machine_is_absent_with_a_reason() -> None:
@@ -159,7 +185,7 @@ def test_the_users_thread_count_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen == [3, usable_threads()]
     assert isinstance(platform, Platform)
     assert platform.device == torch.device("cpu")
-    assert platform.graphs() is platform.create_runner(None) is None  # type: ignore[arg-type, func-returns-value]
+    assert platform.create_runner(None) is None  # type: ignore[arg-type, func-returns-value]
 
 
 @pytest.mark.skipif(not platform_module.PROC_STATUS.exists(), reason="needs procfs")

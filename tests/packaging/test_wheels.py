@@ -49,8 +49,10 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Distribution name to built wheel, for every member."""
     folder = tmp_path_factory.mktemp("wheels")
     for manifest in MANIFESTS:
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-        subprocess.run(command, cwd=manifest.parent, check=True, capture_output=True, timeout=120)
+        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
+        # One instruction set of the native kernels: each takes its time to compile, and the wheel is built alike.
+        quick = {**os.environ, "SKBUILD_CMAKE_DEFINE": "INFERPLANE_CPU_ISAS=portable"}
+        subprocess.run(command, cwd=manifest.parent, check=True, capture_output=True, timeout=240, env=quick)
     built = {path.name.split("-")[0].replace("_", "-"): path for path in folder.glob("*.whl")}
     assert len(built) == len(MANIFESTS)
     return built
@@ -185,7 +187,8 @@ def test_wheels_hold_code_and_nothing_else(wheels: dict[str, Path]) -> None:
         package = name.replace("-", "_")
         assert all(entry.startswith((f"{package}/", f"{package}-")) for entry in names), name
         assert f"{package}/py.typed" in names
-        assert wheel.name.endswith("-py3-none-any.whl")
+        compiled = name == "inferplane-cpu"
+        assert re.search(r"-py3-none-linux_\w+\.whl$" if compiled else r"-py3-none-any\.whl$", wheel.name)
 
 
 def test_the_environment_is_clean(complete: Path, wheels: dict[str, Path], tmp_path: Path) -> None:

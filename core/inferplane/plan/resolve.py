@@ -18,6 +18,7 @@ from inferplane.plan.geometry import (
     tokens_per_page,
     wasted_share,
 )
+from inferplane.plan.graphs import choose_graphs
 from inferplane.plan.hooks import worker_components
 from inferplane.plan.limits import choose_limits
 from inferplane.plan.provenance import effective_settings
@@ -31,7 +32,7 @@ from inferplane.plan.types import Component, Decision, Loser, OpBinding, Plan
 from inferplane.plugins.inventory import installed
 from inferplane.plugins.options import option_values, require_declared, resolve_options
 from inferplane_api.kv import KVGeometry
-from inferplane_api.spec import AttentionRequest, DeviceInfo, PageSizes, PlatformSpec, Reason
+from inferplane_api.spec import AttentionRequest, AttentionSpec, DeviceInfo, PageSizes, PlatformSpec, Reason
 
 if TYPE_CHECKING:
     from inferplane.config import Config
@@ -70,6 +71,7 @@ def resolve(
         dtype, kv_dtype = _dtypes(settings, model, device)
         parts = _select_parts(_Target(spec, device, dtype.dtype, kv_dtype.dtype), model, settings, discovery)
         limits = choose_limits(settings, model, spec.scheduling)
+        graphs = choose_graphs(settings, spec, device, parts.attention_specs, limits.limits.max_num_seqs)
     architecture, model_decision = select_architecture(
         model.model_type, discovery.models, required=not spec.runner_seam
     )
@@ -83,7 +85,7 @@ def resolve(
         dtype.decision,
         kv_dtype.decision,
     ]
-    decisions += [*parts.decisions, *limits.decisions]
+    decisions += [*parts.decisions, graphs.decision, *limits.decisions]
     recorded = {decision.subject for decision in decisions}
     decisions += [decision for decision in settings.decisions() if decision.subject not in recorded]
     warnings = [*platform.warnings, *_refusals(discovery), *map(warning_text, discovery.problems)]
@@ -109,6 +111,7 @@ def resolve(
         attention=parts.attention,
         ops=parts.ops,
         linear=parts.linear,
+        graph_rows=graphs.rows,
         limits=limits.limits,
         auto_max_model_len=limits.auto_max_model_len,
         max_pages=settings.value("cache.num_pages_override"),
@@ -159,6 +162,7 @@ class _Parts(NamedTuple):
 
     geometry: KVGeometry
     attention: tuple[Component, ...]
+    attention_specs: tuple[AttentionSpec, ...]
     ops: tuple[OpBinding, ...]
     linear: tuple[tuple[str, Component], ...]
     decisions: tuple[Decision, ...]
@@ -173,7 +177,7 @@ def _select_parts(target: _Target, model: ModelSpec, settings: Settings, discove
             problem = f"platform {target.spec.name!r} brings its own runner, which chooses its own attention"
             raise InvalidValue("attention_backend", asked, problem, remedy="leave it out")
         geometry, decision = _pages(model, target.kv_dtype, settings, [])
-        return _Parts(geometry, (), (), (), (decision,), _waste(geometry))
+        return _Parts(geometry, (), (), (), (), (decision,), _waste(geometry))
     needs = _needs(target, model, settings)
     refused = [item for item in discovery.refused if item.group == ATTENTION_GROUP]
     preference = target.spec.attention_preference
@@ -186,6 +190,7 @@ def _select_parts(target: _Target, model: ModelSpec, settings: Settings, discove
     return _Parts(
         geometry,
         tuple(_attention_component(choice.found) for choice in choices),
+        tuple(choice.found.spec for choice in choices),
         ops,
         linear,
         (*(choice.decision for choice in choices), decision, *op_decisions, *linear_decisions),

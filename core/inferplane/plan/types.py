@@ -85,6 +85,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     attention: tuple[Component, ...]
     """Per KV group; empty on a runner-seam platform."""
     ops: tuple[OpBinding, ...]
+    graph_rows: tuple[int, ...] = ()
+    """Numbers of single-token rows whose steps are captured; empty: every step runs eagerly."""
     linear: tuple[tuple[str, Component], ...]
     """(scheme name, kernel), the best kernel of each scheme; a scheme not listed goes to "reference.linear"."""
 

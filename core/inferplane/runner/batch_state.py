@@ -36,6 +36,8 @@ class Step(NamedTuple):
     slots: Ints
     starts: Ints
     counts: Ints
+    graph: bool = False
+    """The step has the size of a captured one."""
 
 
 def upload(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
@@ -111,7 +113,9 @@ class BatchState:
         np.cumsum(counts, out=query_start[1:])
         rows = np.repeat(np.arange(len(slots)), counts)
         positions = np.arange(query_start[-1]) + (starts - query_start[:-1])[rows]
-        num_tokens = self._shapes.tokens(len(positions))
+        graph = self._shapes.graph(len(positions), len(slots))
+        num_tokens = graph or self._shapes.tokens(len(positions))
+        num_rows = graph or self._shapes.rows(len(slots))
         input_ids = upload(pad(self.token_ids[slots[rows], positions].astype(np.int64), num_tokens), self.device)
         unknown = np.flatnonzero(starts + counts > self.num_known[slots])
         if unknown.size:
@@ -120,20 +124,30 @@ class BatchState:
         return Step(
             input_ids=input_ids,
             positions=upload(pad(positions, num_tokens), self.device),
-            attention=self._attention(slots, starts + counts, counts, query_start, rows, positions),
+            attention=self._attention(
+                slots, starts + counts, counts, query_start, rows, positions, (num_tokens, num_rows)
+            ),
             query_start=query_start,
             slots=slots,
             starts=starts,
             counts=counts,
+            graph=graph is not None,
         )
 
     def _attention(
-        self, slots: Ints, seq_lens: Ints, counts: Ints, query_start: Ints, rows: Ints, positions: Ints
+        self,
+        slots: Ints,
+        seq_lens: Ints,
+        counts: Ints,
+        query_start: Ints,
+        rows: Ints,
+        positions: Ints,
+        padded: tuple[int, int],
     ) -> tuple[AttentionBatch, ...]:
         max_seq_len = int(seq_lens.max())
         longer = np.flatnonzero(counts != 1)
         num_decode_rows = int(longer[0]) if longer.size else len(slots)
-        num_tokens, num_rows = self._shapes.tokens(len(positions)), self._shapes.rows(len(slots))
+        num_tokens, num_rows = padded
         query_start_host = pad(query_start.astype(np.int32), num_rows + 1, len(positions))
         seq_lens_host = pad(seq_lens.astype(np.int32), num_rows)
         query_start_device = upload(query_start_host, self.device)

@@ -18,6 +18,7 @@ from inferplane.runner.kv_memory import MemoryRow, allocate_pool, kv_views, plan
 from inferplane.runner.logprobs import LogprobBlock, read_logprobs, token_logprobs
 from inferplane.runner.sampler import Sampled, Sampler
 from inferplane.runner.slot_sampling import NO_LOGPROBS
+from inferplane.runner.step_graphs import StepGraphs
 from inferplane.runner.step_shapes import StepShapes, pad
 from inferplane.runner.warmup import warmup_steps
 from inferplane_api.attention import AttentionContext
@@ -81,7 +82,7 @@ class TorchRunner:
         self._plan = plan
         self._load_component = load or Loader(plan)
         self._progress = progress
-        self._shapes = StepShapes(plan.scheduling)
+        self._shapes = StepShapes(plan.scheduling, plan.graph_rows)
         context = PlatformContext(plan.device, plan.platform_options, plan.num_threads)
         self._platform: Platform = construct(self._load_component, plan.platform, context)
         self._platform.runtime.activate()
@@ -91,6 +92,7 @@ class TorchRunner:
         self._attention: list[PagedAttention] = []
         self._model: Any = None
         self._weight_bytes = 0
+        self._graphs: StepGraphs | None = None
         self._views: tuple[KVView, ...] = ()
         self.memory_table: tuple[MemoryRow, ...] = ()
         """Where the memory goes; filled by `allocate`."""
@@ -164,6 +166,8 @@ class TorchRunner:
         num_slots = plan.limits.max_num_seqs
         self._state = BatchState(plan.limits, plan.geometry, self._device, self._shapes)
         self._sampler = Sampler(self._ops, num_slots, plan.model.vocab_size, self._device)
+        graphs = self._platform.graphs() if plan.graph_rows else None
+        self._graphs = None if graphs is None else StepGraphs(graphs, plan.graph_rows[-1], self._device)
         self._last_sampled = torch.zeros(num_slots, dtype=torch.int64, device=self._device)
         return planned.num_pages
 
@@ -192,8 +196,15 @@ class TorchRunner:
         step = self._state.build(plan, self._last_sampled)
         for backend, batch in zip(self._attention, step.attention, strict=True):
             backend.plan(batch)
-        hidden = self._model.forward(StepBatch(input_ids=step.input_ids, positions=step.positions, kv=self._views))
+        if step.graph and self._graphs is not None:
+            hidden = self._graphs.forward(step.input_ids, step.positions, self._forward)
+        else:
+            hidden = self._forward(step.input_ids, step.positions)
         return Handle(plan, step, hidden)
+
+    def _forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self._model.forward(StepBatch(input_ids=input_ids, positions=positions, kv=self._views))
+        return hidden
 
     @torch.inference_mode()
     def sample(self, handle: Handle, inputs: SampleInputs | None) -> None:
@@ -255,7 +266,7 @@ class TorchRunner:
 
     def close(self) -> None:
         """Drop weights and pool, unmap the checkpoint, close the platform."""
-        self._model, self._views, self._attention = None, (), []
+        self._model, self._views, self._attention, self._graphs = None, (), [], None
         if self._checkpoint is not None:
             self._checkpoint.close()
             self._checkpoint = None

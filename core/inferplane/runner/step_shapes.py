@@ -20,12 +20,20 @@ if TYPE_CHECKING:
 class StepShapes:
     """Rounds numbers of tokens and rows up to a bucket; without buckets a number stays as it is."""
 
-    def __init__(self, constraints: SchedulingConstraints) -> None:
+    def __init__(self, constraints: SchedulingConstraints, graph_rows: tuple[int, ...] = ()) -> None:
+        """`graph_rows`: sizes of captured steps, see `SchedulingConstraints.graph_rows`."""
         self._tokens = constraints.token_buckets
         self._rows = constraints.batch_buckets
+        self._graph_rows = graph_rows
         self.static = bool(self._tokens or self._rows)
         """True: whatever else could vary from step to step, such as the width of page tables, has one size."""
         self.max_rows = max(self._rows, default=None)
+
+    def graph(self, num_tokens: int, num_rows: int) -> int | None:
+        """Rows of the captured step that a step of so many tokens and rows runs as; None: it runs eagerly."""
+        if num_tokens != num_rows or not self._graph_rows or num_rows > self._graph_rows[-1]:
+            return None
+        return _bucket(num_rows, self._graph_rows, "rows")
 
     def tokens(self, count: int) -> int:
         """Tokens of a step's tensors. Raises InferplaneError beyond the largest bucket."""
@@ -39,8 +47,8 @@ class StepShapes:
         """The sizes of the largest step, padding included."""
         return msgspec.structs.replace(
             limits,
-            max_num_batched_tokens=self.tokens(limits.max_num_batched_tokens),
-            max_num_seqs=self.rows(limits.max_num_seqs),
+            max_num_batched_tokens=max(self.tokens(limits.max_num_batched_tokens), *self._graph_rows[-1:], 0),
+            max_num_seqs=max(self.rows(limits.max_num_seqs), *self._graph_rows[-1:], 0),
         )
 
 

@@ -97,6 +97,7 @@ def test_every_choice_is_recorded(plan_for: Callable[..., Plan]) -> None:
         "kv dtype",
         "attention full x2",
         "pages",
+        "graphs",
     }
     expected |= {"linear dense", "linear *", "config model.max_model_len", "config scheduler.max_num_seqs"}
     expected |= {"config scheduler.max_num_batched_tokens", "config cache.enable_prefix_caching"}

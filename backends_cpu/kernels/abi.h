@@ -1,0 +1,153 @@
+// The C interface of the native kernels: operations as data. Plain C types, no torch, no Python.
+//
+// An operation is a kind and a pointer to its arguments. Arguments hold addresses, sizes and strides (in elements), so
+// that a recorded operation can run again with other contents at the same addresses.
+#pragma once
+#include <cstdint>
+
+extern "C" {
+
+enum IpType : int32_t { IP_F32 = 0, IP_BF16 = 1 };
+
+enum IpKind : int32_t {
+  IP_LINEAR = 0,
+  IP_EMBEDDING = 1,
+  IP_RMS_NORM = 2,
+  IP_ROPE = 3,
+  IP_GATED = 4,
+  IP_KV_WRITE = 5,
+  IP_ATTENTION = 6,
+  IP_NUM_KINDS = 7,
+};
+
+struct IpOp {
+  int32_t kind;
+  int32_t type;       // IpType of activations
+  const void* args;   // of the kind below
+};
+
+// y[m, n] = x[m, k] · Wᵀ + bias, W packed by ip_pack_linear
+struct IpLinear {
+  int64_t rows;
+  const void* x;
+  const void* packed;
+  const void* bias;    // null or [n], in the activations' type
+  void* y;
+  int64_t x_stride, y_stride;
+  int32_t n, k;
+  int32_t out_f32;     // y is float32 whatever the activations are
+};
+
+// y[m, size] = table[ids[m]]
+struct IpEmbedding {
+  int64_t rows;
+  const int64_t* ids;
+  const void* table;
+  void* y;
+  int64_t y_stride;
+  int32_t size;
+  int32_t vocab;
+};
+
+// total = x + residual (where there is one); y = total / rms(total) * (weight + offset)
+struct IpRmsNorm {
+  int64_t rows;
+  const void* x;
+  const void* residual;  // null: none
+  const void* weight;
+  void* total;           // null: not wanted
+  void* y;
+  int64_t x_stride, residual_stride, total_stride, y_stride;
+  int32_t size;          // of the last dimension
+  int32_t inner;         // vectors of `size` a row, `size` apart (heads)
+  float eps, offset;
+};
+
+// Rotates [m, heads, size] in halves; elements beyond 2 * half are copied.
+struct IpRope {
+  int64_t rows;
+  const void* x;
+  const float* cos;      // [m, half]
+  const float* sin;
+  void* y;
+  int64_t x_stride, y_stride, angle_stride;
+  int32_t heads, size, half;
+  int32_t interleaved;
+};
+
+enum IpActivation : int32_t { IP_SILU = 0, IP_GELU_TANH = 1, IP_GELU = 2 };
+
+// y[m, n] = activation(x[m, :n]) * x[m, n:]
+struct IpGated {
+  int64_t rows;
+  const void* x;
+  void* y;
+  int64_t x_stride, y_stride;
+  int32_t n;
+  int32_t activation;
+};
+
+struct IpCache {
+  void* k;
+  void* v;
+  int64_t page_stride;     // elements between pages
+  int64_t token_stride;    // elements between tokens of a page
+  int64_t head_stride;     // elements between heads of a token
+  int32_t tokens_per_page;
+  int32_t type;            // IpType of the cache
+};
+
+// cache[slot[m]] = k[m], v[m]; a negative slot is not written
+struct IpKvWrite {
+  int64_t rows;
+  const void* k;
+  const void* v;
+  const int64_t* slots;
+  int64_t k_stride, v_stride;
+  IpCache cache;
+  int32_t heads, size;
+};
+
+// The step as a backend sees it (inferplane_api.batch.AttentionBatch), in buffers that keep their addresses
+struct IpBatch {
+  int32_t num_rows;
+  int32_t num_decode_rows;
+  int32_t num_tokens;          // tokens of the rows; what lies beyond them in `out` becomes zero
+  int32_t reserved;
+  const int32_t* query_start;  // [num_rows + 1]
+  const int32_t* seq_lens;     // [num_rows]
+  const int32_t* page_table;   // [num_rows, table_stride]
+  int64_t table_stride;
+};
+
+struct IpAttention {
+  int64_t rows;               // tokens in q and out, padding included
+  const IpBatch* batch;
+  const void* q;
+  void* out;
+  float* lse;                  // null or [tokens, heads]
+  int64_t q_stride, out_stride;
+  IpCache cache;
+  int32_t heads, kv_heads, size;
+  int32_t window;              // 0: none
+  float scale;
+  float softcap;               // 0: none
+};
+
+struct IpPool;
+
+// The name of the instruction set in use. `force` is null or one of ip_isa_names.
+const char* ip_select_isa(const char* force);  // null where this processor lacks it
+const char* ip_isa_names();                    // comma-separated, best first, those this processor has
+
+IpPool* ip_pool_create(int32_t threads, const int32_t* cpus, int32_t num_cpus);
+void ip_pool_destroy(IpPool*);
+int32_t ip_pool_threads(const IpPool*);
+void ip_run(IpPool*, const IpOp* ops, int32_t count);
+
+// Bytes of W[n, k] packed for the selected instruction set; weights of type `type`.
+int64_t ip_packed_bytes(int32_t type, int32_t n, int32_t k);
+// Packs rows [first, first + count) of an output matrix of n rows; `stride` is between rows of w.
+void ip_pack_linear(int32_t type, const void* w, int64_t stride, int32_t first, int32_t count, int32_t n, int32_t k,
+                    void* packed);
+}
