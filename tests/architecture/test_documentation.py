@@ -80,9 +80,9 @@ def every_flag() -> set[str]:
 
 
 def test_flags_exist() -> None:
-    pip, pytest_flags = {"--extra-index-url"}, {"--pyargs", "--durations"}
+    others = {"--extra-index-url", "--pyargs", "--durations", "--rm", "--time"}  # of pip, pytest and docker
     kit = text_of(REPOSITORY / "platform_api" / "inferplane_api" / "testing" / "plugin.py")
-    ours = every_flag() | pip | pytest_flags | set(re.findall(r'"(--inferplane-[a-z]+)"', kit))
+    ours = every_flag() | others | set(re.findall(r'"(--inferplane-[a-z]+)"', kit))
     for path in PAGES:
         used = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", text_of(path)))
         vllm = {row.flag for row in vllm_flags()} if path.name == "coming-from-vllm.md" else set()
