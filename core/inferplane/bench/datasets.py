@@ -157,9 +157,9 @@ def _conversations(path: Path, seed: int) -> Iterator[tuple[str, str]]:
         turns = entry.get("conversations", entry.get("conversation")) if isinstance(entry, dict) else None
         if not isinstance(turns, list) or len(turns) < 2:
             continue
-        texts = [turn.get("value") if isinstance(turn, dict) else None for turn in turns[:2]]
-        if all(isinstance(text, str) for text in texts):
-            yield texts[0], texts[1]
+        question, answer = (turn.get("value") if isinstance(turn, dict) else None for turn in turns[:2])
+        if isinstance(question, str) and isinstance(answer, str):
+            yield question, answer
 
 
 def _prompts(path: Path, seed: int) -> Iterator[tuple[str, int]]:

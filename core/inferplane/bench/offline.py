@@ -23,8 +23,8 @@ class Iterations(NamedTuple):
     batch_size: int = 8
     input_len: int = 32
     output_len: int = 128
-    warmup: int = 10
-    count: int = 30
+    num_warmups: int = 10
+    num_iters: int = 30
     n: int = 1
 
 
@@ -77,12 +77,12 @@ def measure_latency(
     """The time of one batch, again and again; keyed as vLLM's result."""
     params = fixed_length(iterations.output_len, iterations.n)
     latencies = []
-    for index in range(iterations.warmup + iterations.count):
+    for index in range(iterations.num_warmups + iterations.num_iters):
         # Other prompts each time: the prefix cache must not answer for the model.
         prompts = random_prompts(llm, iterations.batch_size, iterations.input_len, seed + index)
         started = clock()
         llm.generate(prompts, params, use_tqdm=False)
-        if index >= iterations.warmup:
+        if index >= iterations.num_warmups:
             latencies.append(clock() - started)
         if step is not None:
             step()

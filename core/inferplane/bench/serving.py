@@ -146,7 +146,7 @@ def bench_serve(
 
 
 def _warn(outcomes: Sequence[Outcome], dataset: Dataset, load: Load) -> None:
-    shown = {}
+    shown: dict[str, str] = {}
     for outcome in outcomes:
         if not outcome.ok:
             shown.setdefault(outcome.failure, outcome.message)

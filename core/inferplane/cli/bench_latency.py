@@ -37,13 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
         batch_size=arguments.batch_size,
         input_len=arguments.input_len,
         output_len=arguments.output_len,
-        warmup=max(0, arguments.num_iters_warmup),
-        count=arguments.num_iters,
+        num_warmups=max(0, arguments.num_iters_warmup),
+        num_iters=arguments.num_iters,
         n=arguments.n,
     )
     with (
         open_engine(arguments) as (llm, config),
-        progress("batches", iterations.warmup + iterations.count, show=True) as step,
+        progress("batches", iterations.num_warmups + iterations.num_iters, show=True) as step,
     ):
         result = measure_latency(llm, iterations, config.model.seed, step=step)
     print(f"Avg latency: {result['avg_latency']} seconds")

@@ -48,7 +48,7 @@ def test_latency_leaves_the_warm_up_out_and_repeats_no_prompt() -> None:
     # Each batch takes as long as its number: 1, 2, 3, ...
     times = itertools.chain.from_iterable((10.0 * n, 10.0 * n + n) for n in itertools.count(1))
     engine = FakeEngine()
-    iterations = Iterations(batch_size=2, input_len=9, output_len=3, warmup=2, count=3)
+    iterations = Iterations(batch_size=2, input_len=9, output_len=3, num_warmups=2, num_iters=3)
     result = measure_latency(engine, iterations, 0, clock=_skipping(times, warmup=2))  # type: ignore[arg-type]
     assert result["latencies"] == [3.0, 4.0, 5.0]
     assert (result["avg_latency"], result["percentiles"]["50"]) == (4.0, 4.0)
