@@ -138,6 +138,7 @@ class _Start(NamedTuple):
 async def _serve(planned: Planned, start: _Start) -> int:
     client = make_client(planned, on_phase=start.status.enter)
     signals: list[int] = []
+    at_once = False
     try:
         with _stoppable(signals):
             client.launch()
@@ -149,14 +150,17 @@ async def _serve(planned: Planned, start: _Start) -> int:
         from inferplane.server.run import run_app
 
         _print_ready(service, client, start.listener, time.perf_counter() - start.began)
-        return await run_app(app, start.listener, planned.config.server, client)
+        status = await run_app(app, start.listener, planned.config.server, client)
+        at_once = status != 0
+        return status
     except asyncio.CancelledError:
         if not signals:
             raise
+        at_once = True
         log.info("stopped while starting")
         return 128 + signals[0]
     finally:
-        await client.close(at_once=bool(signals))
+        await client.close(at_once=at_once)
 
 
 def make_client(planned: Planned, *, on_phase: Callable[[str, float], None] | None = None) -> ProcessClient:

@@ -14,83 +14,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import psutil
-import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 BODY = {"model": "scripted", "prompt": "abc", "max_tokens": 400, "ignore_eos": True}
-
-
-class Served:
-    """One `inferplane serve` and everything it printed."""
-
-    def __init__(self, model: Path, script: dict[str, Any] | None, *flags: str) -> None:
-        command = [sys.executable, "-m", "inferplane", "serve", str(model), "--platform", "scripted", "--port", "0"]
-        command += ["--served-model-name", "scripted", *flags]
-        if script is not None:
-            path = model.parent / f"script-{time.monotonic_ns()}.json"
-            path.write_text(json.dumps(script))
-            command += ["--platform-option", f"script={path}"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.log: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log.append(line.rstrip())
-
-    def wait_ready(self) -> str:
-        """The base URL, from the ready line."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("Ready: "):
-                return line.split(" on ")[1].split("/v1")[0]
-        raise AssertionError("\n".join(self.log))
-
-    def wait_end(self, timeout: float = 20) -> int:
-        code = self.process.wait(timeout)
-        self._reader.join(5)
-        return code
-
-    def close(self) -> None:
-        """Kill what still runs, and close the pipes."""
-        self.process.kill()
-        self.process.wait(10)
-        self._reader.join(5)
-        for pipe in (self.process.stdout, self.process.stderr):
-            assert pipe is not None
-            pipe.close()
-
-    @property
-    def engine(self) -> psutil.Process:
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            if "inferplane.engine.process" in child.cmdline():
-                return child
-        raise AssertionError("no engine process")
-
-
-@pytest.fixture(scope="session")
-def scripted_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from inferplane_scripted.checkpoint import write_checkpoint
-
-    return write_checkpoint(tmp_path_factory.mktemp("scripted") / "model")
-
-
-@contextlib.contextmanager
-def served(model: Path, script: dict[str, Any] | None = None, *flags: str) -> Iterator[Served]:
-    server = Served(model, script, *flags)
-    try:
-        yield server
-    finally:
-        children = psutil.Process(server.process.pid).children(recursive=True) if server.process.poll() is None else []
-        server.close()
-        psutil.wait_procs(children, timeout=10)
-        assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 
 
 def stream_until_error(url: str, seen: list[Any]) -> None:
@@ -102,7 +30,7 @@ def stream_until_error(url: str, seen: list[Any]) -> None:
                 seen.append((time.monotonic(), json.loads(line[6:])["error"]))
 
 
-def test_a_killed_engine_fails_requests_in_time_and_names_the_cause(scripted_model: Path) -> None:
+def test_a_killed_engine_fails_requests_in_time_and_names_the_cause(scripted_model: Path, served: Any) -> None:
     with served(scripted_model, {"delay": 0.1}, "--disable-uvicorn-access-log") as server:
         url = server.wait_ready()
         seen: list[Any] = []
@@ -133,7 +61,7 @@ def test_a_killed_engine_fails_requests_in_time_and_names_the_cause(scripted_mod
         assert "remedy" in server.log[-1]
 
 
-def test_a_killed_front_end_leaves_no_engine_and_no_sockets(scripted_model: Path) -> None:
+def test_a_killed_front_end_leaves_no_engine_and_no_sockets(scripted_model: Path, served: Any) -> None:
     with served(scripted_model, {"delay": 0.05}) as server:
         url = server.wait_ready()
         engine = server.engine
@@ -152,7 +80,7 @@ def _post_quietly(url: str) -> None:
         httpx.post(f"{url}/v1/completions", json=BODY, timeout=30)
 
 
-def test_a_front_end_killed_while_the_engine_loads_leaves_no_engine(scripted_model: Path) -> None:
+def test_a_front_end_killed_while_the_engine_loads_leaves_no_engine(scripted_model: Path, served: Any) -> None:
     with served(scripted_model, {"load_seconds": 30}) as server:
         deadline = time.monotonic() + 20
         engine = None
@@ -166,13 +94,13 @@ def test_a_front_end_killed_while_the_engine_loads_leaves_no_engine(scripted_mod
         assert not engine.is_running()
 
 
-def test_a_failing_load_ends_serve_with_the_cause_last(scripted_model: Path) -> None:
+def test_a_failing_load_ends_serve_with_the_cause_last(scripted_model: Path, served: Any) -> None:
     with served(scripted_model, {"load_error": "the moon is in the wrong phase"}) as server:
         assert server.wait_end() == 1
         assert "the moon is in the wrong phase" in server.log[-1]
 
 
-def test_an_engine_killed_while_loading_ends_serve_with_the_cause_last(scripted_model: Path) -> None:
+def test_an_engine_killed_while_loading_ends_serve_with_the_cause_last(scripted_model: Path, served: Any) -> None:
     with served(scripted_model, {"load_seconds": 30}) as server:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
@@ -184,7 +112,7 @@ def test_an_engine_killed_while_loading_ends_serve_with_the_cause_last(scripted_
         assert "SIGKILL" in server.log[-1]
 
 
-def test_a_hung_engine_turns_health_red_and_fails_requests(scripted_model: Path) -> None:
+def test_a_hung_engine_turns_health_red_and_fails_requests(scripted_model: Path, served: Any) -> None:
     with served(scripted_model, {"faults": [{"kind": "hang", "step": 3}]}, "--hang-timeout", "2") as server:
         url = server.wait_ready()
         assert httpx.get(f"{url}/health").status_code == 200
@@ -197,7 +125,7 @@ def test_a_hung_engine_turns_health_red_and_fails_requests(scripted_model: Path)
         assert httpx.get(f"{url}/health").status_code == 503
 
 
-def test_a_stopped_engine_process_turns_health_red(scripted_model: Path) -> None:
+def test_a_stopped_engine_process_turns_health_red(scripted_model: Path, served: Any) -> None:
     with served(scripted_model, None, "--hang-timeout", "2") as server:
         url = server.wait_ready()
         engine = server.engine
@@ -211,7 +139,7 @@ def test_a_stopped_engine_process_turns_health_red(scripted_model: Path) -> None
             engine.resume()
 
 
-def test_sigterm_lets_running_requests_finish(scripted_model: Path) -> None:
+def test_sigterm_lets_running_requests_finish(scripted_model: Path, served: Any) -> None:
     with served(scripted_model, {"delay": 0.02}) as server:
         url = server.wait_ready()
         answers: list[httpx.Response] = []
@@ -226,7 +154,7 @@ def test_sigterm_lets_running_requests_finish(scripted_model: Path) -> None:
         assert server.wait_end() == 0
 
 
-def test_one_failing_step_leaves_the_server_running(scripted_model: Path) -> None:
+def test_one_failing_step_leaves_the_server_running(scripted_model: Path, served: Any) -> None:
     with served(scripted_model, {"faults": [{"kind": "raise", "step": 3}]}) as server:
         url = server.wait_ready()
         assert httpx.post(f"{url}/v1/completions", json=BODY, timeout=30).status_code == 500
@@ -235,7 +163,7 @@ def test_one_failing_step_leaves_the_server_running(scripted_model: Path) -> Non
         assert httpx.get(f"{url}/health").status_code == 200
 
 
-def test_an_exiting_engine_is_reported_with_its_status(scripted_model: Path) -> None:
+def test_an_exiting_engine_is_reported_with_its_status(scripted_model: Path, served: Any) -> None:
     with served(scripted_model, {"faults": [{"kind": "exit", "step": 2}]}) as server:
         url = server.wait_ready()
         answer = httpx.post(f"{url}/v1/completions", json=BODY, timeout=30)
@@ -244,7 +172,7 @@ def test_an_exiting_engine_is_reported_with_its_status(scripted_model: Path) -> 
         assert [line for line in server.log if "exited with status" in line]
 
 
-def test_a_taken_port_is_refused_before_anything_is_loaded(scripted_model: Path) -> None:
+def test_a_taken_port_is_refused_before_anything_is_loaded(scripted_model: Path, served: Any) -> None:
     with served(scripted_model) as first:
         port = first.wait_ready().rsplit(":", 1)[1]
         second = subprocess.run(

@@ -49,7 +49,7 @@ class EngineClient(Protocol):
         """Valid in state "ready"."""
 
     def submit(self, requests: list[Request]) -> RequestStream:
-        """Start. Raises EngineDead, ShuttingDown, QueueFull, or InvalidValue for more sequences than can ever be taken."""
+        """Start. Raises EngineDead, ShuttingDown, QueueFull, or InvalidValue for more sequences than may ever be."""
 
     async def control(self, name: str, **arguments: Any) -> Any:
         """Call a control operation at a step boundary and wait for the reply."""

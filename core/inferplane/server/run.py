@@ -96,9 +96,6 @@ async def _drain(serving: _Server, client: EngineClient, seconds: float) -> None
     while time.monotonic() < end and not serving.force_exit:
         await asyncio.sleep(POLL_SECONDS)
     client.abort_open()
-    while not serving.force_exit:
-        await asyncio.sleep(POLL_SECONDS)
-    await client.close(at_once=True)
 
 
 @contextlib.asynccontextmanager

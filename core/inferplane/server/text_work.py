@@ -1,8 +1,8 @@
 """Threads for templates and tokenizers, so that no text keeps the event loop or another kind of work. Bounded in
 threads, in what waits for them, and in time. Knows no template and no tokenizer.
 
-A thread cannot be stopped: one that is late is given up and replaced, as long as few are; its work has bounds of its own
-(the sandbox looks at the clock, the length of a text is limited).
+A thread cannot be stopped: one that is late is given up and replaced, as long as few are; its work has bounds of its
+own (the sandbox looks at the clock, the length of a text is limited).
 """
 
 from __future__ import annotations
