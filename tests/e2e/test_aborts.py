@@ -1,6 +1,6 @@
 """Clients that leave at every stage, over real sockets: nothing of them stays in the engine, the client or the loop.
 
-INFERPLANE_ABORTS sets how many (150 by default; the full number is 1000).
+TEST_ABORTS sets how many (150 by default; the full number is 1000).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from inferplane.server.app import create_app
 if TYPE_CHECKING:
     from pathlib import Path
 
-NUM_ABORTS = int(os.environ.get("INFERPLANE_ABORTS", "150"))
+NUM_ABORTS = int(os.environ.get("TEST_ABORTS", "150"))
 AT_ONCE = 24
 
 

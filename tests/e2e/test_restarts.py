@@ -1,4 +1,4 @@
-"""`--engine-restarts`: what waits is kept, what has begun fails once and is never repeated, and there is an end to it."""
+"""`--engine-restarts`: what waits is kept, what has begun fails and is never repeated, and there is an end."""
 
 from __future__ import annotations
 
@@ -65,9 +65,8 @@ def test_waiting_requests_outlive_their_engine(scripted_model: Path, served: Any
         assert httpx.get(f"{url}/health").status_code == 200
         assert server.engine.pid != first.pid
         metrics = httpx.get(f"{url}/metrics").text
-        assert [line for line in metrics.splitlines() if line.startswith("inferplane:engine_restarts_total")][
-            0
-        ].endswith(" 1.0")
+        restarts = next(line for line in metrics.splitlines() if line.startswith("inferplane:engine_restarts_total"))
+        assert restarts.endswith(" 1.0")
 
 
 def test_a_request_that_kills_every_engine_is_tried_twice_and_the_cause_is_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,10 +44,17 @@ def download(client: httpx.Client, url: str, target: Path, expected: Expected, p
     """Download to `target`, which appears only when complete and right; gives its SHA-256.
 
     What an interrupted download left beside the target (`….part`) is continued with a range request. Raises
-    InferplaneError with code "source.hash_mismatch", "source.size_mismatch", "source.http", "source.no_network" or
-    "source.disk_full".
+    InferplaneError with code "source.hash_mismatch", "source.size_mismatch", "source.http", "source.no_network",
+    "source.disk_full" or "source.not_writable".
     """
     make_folder(target.parent)
+    try:
+        return _download(client, url, target, expected, progress)
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+
+
+def _download(client: httpx.Client, url: str, target: Path, expected: Expected, progress: Progress) -> str:
     part = target.with_name(target.name + ".part")
     resumed = part.exists() and part.stat().st_size > 0
     sha256 = _complete(client, url, part, expected, progress)
@@ -66,6 +74,17 @@ def download(client: httpx.Client, url: str, target: Path, expected: Expected, p
         )
     part.replace(target)
     return sha256
+
+
+def _cannot_write(target: Path, error: OSError) -> InferplaneError:
+    """The space may have gone to somebody else after it was looked at, or be a quota's."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return InferplaneError(
+        f"{target.name} cannot be written to {target.parent}: {error.strerror or error}",
+        code="source.disk_full" if full else "source.not_writable",
+        remedy=f"{'free some space there' if full else 'make the folder writable'}, or choose another folder with "
+        "--download-dir or INFERPLANE_CACHE; what has arrived is kept and continued",
+    )
 
 
 def _problem(part: Path, sha256: str, expected: Expected) -> tuple[str, str] | None:

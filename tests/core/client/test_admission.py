@@ -101,9 +101,13 @@ async def test_an_error_comes_behind_what_was_delivered() -> None:
     stream.deliver(1, Delta(request_id="r1", token_ids=[2], finish_reason="stop"))
     stream.fail(EngineDead("gone"))
     seen = []
-    with pytest.raises(EngineDead, match="gone"):
+
+    async def read() -> None:
         async for index, _ in stream:
             seen.append(index)
+
+    with pytest.raises(EngineDead, match="gone"):
+        await read()
     assert seen == [0, 1]
     assert set(forgotten) == {"r0", "r1"}
 
