@@ -55,8 +55,10 @@ IP_INLINE void multiply(const typename T::Element* x, int64_t stride, const uint
     int g = 0;
     for (; g + 2 <= groups; g += 2) {
       const uint32_t* w = panel + static_cast<int64_t>(g) * kPanel;
-      __builtin_prefetch(w + 16 * kPanel);
-      __builtin_prefetch(w + 17 * kPanel);
+      __builtin_prefetch(w + 32 * kPanel);
+      __builtin_prefetch(w + 32 * kPanel + 16);
+      __builtin_prefetch(w + 33 * kPanel);
+      __builtin_prefetch(w + 33 * kPanel + 16);
       const vu w00 = load<vu>(w), w01 = load<vu>(w + kLanes);
       const vu w10 = load<vu>(w + kPanel), w11 = load<vu>(w + kPanel + kLanes);
       for (int r = 0; r < R; ++r) {

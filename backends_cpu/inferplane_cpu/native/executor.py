@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from inferplane_api.errors import Unsupported
+from inferplane_cpu.native.huge_pages import HugeMemory
 from inferplane_cpu.native.library import open_library, select_instruction_set
 from inferplane_cpu.native.structs import Kind, Op
 
@@ -37,6 +38,7 @@ class Executor:
         self.isa = select_instruction_set(isa)
         self.num_threads = num_threads
         self.recorder: Recorder | None = None
+        self.weights = HugeMemory()
         numbers = (ctypes.c_int32 * len(processors))(*processors)
         self._pool = self._library.ip_pool_create(num_threads, numbers, len(processors))
 

@@ -34,7 +34,7 @@ class NativeLinear:
         """The stacked weights in panels of output features, see kernels/kernels.inl."""
         run = executor()
         n, k = sum(weight.shape[0] for weight in weights), weights[0].shape[1]
-        data = torch.empty(run.packed_bytes(self._dtype, n, k), dtype=torch.uint8)
+        data = run.weights.take(run.packed_bytes(self._dtype, n, k))
         first = 0
         for weight in weights:
             part = weight.data.to(device="cpu", dtype=self._dtype)

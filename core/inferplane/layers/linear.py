@@ -123,6 +123,15 @@ class Linear(Layer):
 
 
 def pack(context: ModelContext, weights: list[Weight], bias: torch.Tensor | None = None) -> _Packed:
-    """Lay out weights of one scheme with that scheme's kernel."""
-    kernel = context.linear.kernel(weights[0].scheme)
+    """Lay out weights of one scheme with that scheme's kernel; without one they become dense and take that kernel."""
+    scheme = weights[0].scheme
+    kernel = context.linear.kernel(scheme)
+    if not context.linear.has_kernel(scheme) and context.linear.has_kernel(DENSE):
+        kernel = context.linear.kernel(DENSE)
+        weights = [_dense(weight, context.dtype) for weight in weights]
     return _Packed(kernel, kernel.pack(weights), bias)
+
+
+def _dense(weight: Weight, dtype: torch.dtype) -> Weight:
+    data = weight.dequantize(dtype)
+    return Weight(DENSE, weight.shape, data, data.to)
