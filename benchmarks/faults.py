@@ -66,6 +66,14 @@ class Server:
         return httpx.get(self.url + path, timeout=5)
 
 
+def lives(process: psutil.Process) -> bool:
+    """False also for what has ended and was not reaped."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
 def read_stream(url: str, prompt: str, seen: list[float]) -> None:
     """Append the time of each event, and at last that of the error or of the connection's end."""
     with contextlib.suppress(httpx.HTTPError):
@@ -121,9 +129,10 @@ def measure(folder: Path, stage: str, victim: str) -> dict[str, Any]:
             began = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: server.process.poll() is not None)
-        _, alive = psutil.wait_procs(everyone, timeout=LIMIT)
+        with contextlib.suppress(TimeoutError):
+            wait_for(lambda: not any(map(lives, everyone)))
         row["all_gone"] = time.monotonic() - began
-        row["left_processes"] = sum(each.status() != psutil.STATUS_ZOMBIE for each in alive)
+        row["left_processes"] = sum(map(lives, everyone))
         row["left_folders"] = sum(map(os.path.exists, folders))
         return {name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
     finally:

@@ -128,5 +128,5 @@ class TextWork:
 
     def __init__(self, refused: Callable[[], None]) -> None:
         """refused: called for every piece of work that is refused."""
-        self.templates = Lane("chat template", num_threads=2, max_waiting=256, seconds=15.0, refused=refused)
+        self.templates = Lane("chat template", num_threads=2, max_waiting=256, seconds=8.0, refused=refused)
         self.tokenizer = Lane("tokenizer", num_threads=4, max_waiting=1024, seconds=30.0, refused=refused)

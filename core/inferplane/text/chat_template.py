@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from inferplane_api.checkpoint import CheckpointCard
 
-RENDER_SECONDS = 10.0
+RENDER_SECONDS = 5.0
 """How long one rendering may take."""
 MAX_TEMPLATE_CHARACTERS = 2**18
 

@@ -163,6 +163,8 @@ class ScriptedRunner:
                 continue
             if fault.kind == "raise":
                 raise InferplaneError(f"scripted fault at step {handle.number}", code="scripted.fault", remedy="none")
+            if fault.kind == "out_of_memory":
+                raise MemoryError(f"scripted: {handle.step_id} is too large a step")
             if fault.kind == "hang":
                 threading.Event().wait()
             if fault.kind == "exit":

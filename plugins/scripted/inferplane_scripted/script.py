@@ -15,7 +15,7 @@ import msgspec
 
 from inferplane_api.errors import InvalidValue
 
-FaultKind = Literal["raise", "hang", "nan", "exit"]
+FaultKind = Literal["raise", "hang", "nan", "exit", "out_of_memory"]
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

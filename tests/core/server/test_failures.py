@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -233,3 +234,38 @@ async def test_rejections_are_counted(server: Any) -> None:
     await server.complete()
     text = (await server.http.get("/metrics")).text
     assert 'reason="queue_requests"} 1.0' in text
+
+
+async def test_a_tokenizer_that_raises_is_an_internal_error_of_that_request_only(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = server.service.prepared.tokenizer
+
+    def explode(*_: Any) -> Any:
+        raise RuntimeError("secret path /root/x")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tokenizer, "encode", explode)
+        for answer in (await server.complete(), await server.chat(stream=True)):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+            assert "secret" not in answer.text
+    assert (await server.complete()).status_code == 200
+    assert server.app.state.context.text.tokenizer.num_pending == 0
+
+
+async def test_who_leaves_while_its_text_is_read_reaches_no_engine(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    tokenizer = server.service.prepared.tokenizer
+    monkeypatch.setattr(tokenizer, "encode", lambda *_: [1] if gate.wait(5) else [])
+    for path, body in PATHS:
+        visitor = Visitor(server.app, path, {**body, "stream": True})
+        visit = visitor.visit()
+        while not server.app.state.context.text.tokenizer.num_pending:
+            await asyncio.sleep(0.01)
+        visitor.leave()
+        await asyncio.wait_for(visit, 5)
+        assert server.app.state.context.text.tokenizer.num_pending == 0
+    gate.set()
+    assert server.engine.submitted == []
