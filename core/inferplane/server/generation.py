@@ -79,7 +79,7 @@ async def encode_prompt(
     tokenizer = require_tokenizer(context, field)
     most = max(_MIN_CHARACTERS, MAX_CHARACTERS_PER_TOKEN * context.max_model_len)
     if len(text) > most:
-        problem = f"a text of {len(text)} characters does not fit {context.max_model_len} tokens; at most {most} may be"
+        problem = f"{len(text)} characters do not fit {context.max_model_len} tokens; at most {most} are read"
         raise bad_value(field, problem, code="context_length_exceeded")
     ids = await context.text.tokenizer.run(tokenizer.encode, text, add_special_tokens)
     return PromptInput(text, truncated(context, ids, truncate))
