@@ -41,6 +41,7 @@ MODULES = {
     "runner": "A runner of your own",
     "step": "One step, as integers",
     "sampling": "Sampling parameters",
+    "pooling": "Pooling parameters",
     "deprecated": "What will go",
     "reference.ops": "The ops' references",
     "reference.attention": "Attention's references",

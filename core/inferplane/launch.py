@@ -223,19 +223,24 @@ def _print_ready(service: Service, client: ProcessClient, listener: socket.socke
 
     server = service.prepared.config.server
     name = service.prepared.served_names[0]
-    capacity = client.capacity
-    log.info("%s", service.prepared.defaults.describe())
+    capacity, plan = client.capacity, service.prepared.plan
+    if plan.pooler is None:
+        log.info("%s", service.prepared.defaults.describe())
     phases = [(f"engine {phase}", spent) for phase, spent in client.engine_timeline]
     shown = ", ".join(f"{phase} {spent:.2f}" for phase, spent in service.prepared.timeline + phases)
     log.info("start-up in seconds: %s; ready after %.2f", shown, seconds)
-    log.info(
-        "context %d tokens; cache %d tokens (%.1f requests of full length)",
-        capacity.max_model_len,
-        capacity.kv_tokens,
-        capacity.kv_tokens / capacity.max_model_len,
-    )
+    if plan.geometry.groups:
+        log.info(
+            "context %d tokens; cache %d tokens (%.1f requests of full length)",
+            capacity.max_model_len,
+            capacity.kv_tokens,
+            capacity.kv_tokens / capacity.max_model_len,
+        )
+    else:
+        log.info("context %d tokens; no cache", capacity.max_model_len)
     if server.uds is not None:
         print(socket_text(server.uds, name), flush=True)
         return
     has_key, has_chat = bool(server.api_key or server.api_key_file), service.prepared.chat_template is not None
-    print(ready_text(address(server, listener), name, has_chat=has_chat, has_key=has_key), flush=True)
+    url, embeds = address(server, listener), plan.pooler is not None
+    print(ready_text(url, name, has_chat=has_chat, has_key=has_key, embeds=embeds), flush=True)

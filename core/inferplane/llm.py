@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from inferplane.client import pooling
 from inferplane.client.drivers import LocalDriver, ProcessDriver
 from inferplane.client.outputs import CompletionOutput, OutputAssembler, RequestOutput, logprob_table
 from inferplane.client.requests import Limits, build_requests
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
 
     from inferplane.client.drivers import EngineDriver
     from inferplane.client.outputs import Increment
+    from inferplane.client.pooling import EmbeddingRequestOutput
     from inferplane.messages import Delta, Request, Stats
     from inferplane.plan.types import Plan
     from inferplane.text.tokenizer import Tokenizer
 
 
 class LLM:
-    """A model, loaded and ready to generate.
+    """A model, loaded and ready to generate, or to embed (`runner="pooling"`, or a model that is made for it).
 
     `settings` are the fields of the configuration, named as the server's flags (with underscores). engine_process=True
     runs the engine in a process of its own, so that a crash of native code raises EngineDead here.
@@ -71,6 +73,8 @@ class LLM:
         "cache_salt"). sampling_params: one for all or one a prompt; None: the model's defaults. use_tqdm shows a
         progress bar on a terminal.
         """
+        if self.plan.pooler is not None:
+            raise pooling.embeds(self.plan)
         items = _as_list(prompts)
         params = self._params_for(sampling_params, len(items))
         if priority is not None and len(priority) != len(items):
@@ -113,6 +117,48 @@ class LLM:
             ids = self.tokenizer.encode(text, add_special_tokens=False)
             prompts.append({"prompt_token_ids": ids, "prompt": text})
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def embed(
+        self,
+        prompts: Any,
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        truncate_prompt_tokens: int | None = None,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """A vector for each prompt, in their order; `outputs.embedding` holds its numbers.
+
+        prompts: as for `generate`. dimensions: keep so many, where the model was trained for fewer (Matryoshka).
+        normalize: to length 1; by default as the model wants it. truncate_prompt_tokens: cut longer prompts at their
+        end, -1: to what the model takes; by default a prompt that is too long is an error.
+
+        Raises InvalidValue, or InferplaneError for a model that was not started to embed.
+        """
+        params = pooling.pooling_params(self.plan, dimensions, normalize)
+        most = self._limits.max_model_len if truncate_prompt_tokens == pooling.WHOLE_CONTEXT else truncate_prompt_tokens
+        if most is not None and most < 1:
+            raise InvalidValue("truncate_prompt_tokens", truncate_prompt_tokens, "must be -1 or at least 1")
+        parts = [self._split_prompt(item) for item in _as_list(prompts)]
+        texts = [text for text, ids, _ in parts if ids is None and text is not None]
+        encoded = iter(self._encode_all(texts, most))
+        jobs = [
+            pooling.EmbeddingJob(
+                text,
+                pooling.build_pooling_request(
+                    next(encoded) if ids is None else ids[:most],
+                    params,
+                    self._limits,
+                    client_id=self._driver.client_id,
+                    request_id=str(next(self._request_ids)),
+                    cache_salt=salt,
+                ),
+            )
+            for text, ids, salt in parts
+        ]
+        with _Bar(len(jobs), show=use_tqdm) as bar:
+            pooling.run_jobs(self._driver, jobs, bar.request)
+        return [job.output for job in jobs]
 
     def stats(self) -> Stats:
         """The engine's counters since it started."""
@@ -161,7 +207,23 @@ class LLM:
             return params
         return msgspec.structs.replace(params, max_tokens=min(params.max_tokens, room))
 
+    def _encode_all(self, texts: list[str], most: int | None) -> list[list[int]]:
+        if not texts:
+            return []
+        if self.tokenizer is None:
+            raise InvalidValue("prompt", texts[0], "this checkpoint has no tokenizer", remedy="give prompt_token_ids")
+        return pooling.encode_texts(self.tokenizer, texts, self.plan, truncate=most)
+
     def _read_prompt(self, item: Any) -> tuple[str | None, list[int], str]:
+        text, ids, salt = self._split_prompt(item)
+        if ids is not None or text is None:
+            return text, ids or [], salt
+        if self.tokenizer is None:
+            raise InvalidValue("prompt", text, "this checkpoint has no tokenizer", remedy="give prompt_token_ids")
+        return text, self.tokenizer.encode(text), salt
+
+    def _split_prompt(self, item: Any) -> tuple[str | None, list[int] | None, str]:
+        """Text, token ids where they are given, and the salt."""
         text, ids, salt = item, None, ""
         if isinstance(item, dict):
             unknown = item.keys() - {"prompt", "prompt_token_ids", "cache_salt"}
@@ -176,9 +238,7 @@ class LLM:
             return text, _token_ids(ids), salt
         if not isinstance(text, str):
             raise InvalidValue("prompt", text, "must be text or token ids")
-        if self.tokenizer is None:
-            raise InvalidValue("prompt", text, "this checkpoint has no tokenizer", remedy="give prompt_token_ids")
-        return text, self.tokenizer.encode(text), salt
+        return text, None, salt
 
     def _run(self, jobs: list[_Job], *, show: bool) -> list[RequestOutput]:
         open_jobs = {request.request_id: (job, index) for job in jobs for index, request in enumerate(job.requests)}

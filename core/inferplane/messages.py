@@ -9,13 +9,15 @@ from typing import Any
 
 import msgspec
 
+from inferplane_api.pooling import PoolingParams
 from inferplane_api.runner import Capacity
 from inferplane_api.sampling import SamplingParams
 from inferplane_api.step import TokenLogprobs
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
-    """One sequence to generate: the child of an API request with n > 1 is a request of its own (params.n is 1)."""
+    """One sequence to generate, or a prompt to pool. The child of an API request with n > 1 is a request of its own
+    (params.n is 1)."""
 
     client_id: str
     engine_id: int = 0
@@ -33,6 +35,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
     """Seconds since the epoch, taken at the edge."""
     share: str = ""
     """Whose share of the engine it uses (policy "fair" only)."""
+    pooling: PoolingParams | None = None
+    """Not None: the prompt is pooled and nothing is sampled; params.max_tokens is 0."""
     queue_timeout: float | None = None
     """Seconds that it may wait in the engine before it starts; None: as long as it takes."""
 
@@ -78,6 +82,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     """Sent once, with the first delta; the first entry is None."""
+    pooled: bytes | None = None
+    """The vector of a pooled request, sent with its finish_reason: float32, little-endian."""
     finish_reason: str | None = None
     """"stop", "length", "abort" or "error"."""
     stop_reason: int | str | None = None

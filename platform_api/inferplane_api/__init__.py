@@ -3,6 +3,7 @@
 from inferplane_api.errors import InferplaneError, InvalidValue, Unsupported
 from inferplane_api.kv import KVGeometry, KVGroupSpec, KVLayout, KVView
 from inferplane_api.model import LayerSpec, ModelSpec
+from inferplane_api.pooling import PoolingParams
 from inferplane_api.sampling import SamplingParams
 from inferplane_api.spec import (
     AttentionRequest,
@@ -54,6 +55,7 @@ __all__ = [
     "Option",
     "PageSizes",
     "PlatformSpec",
+    "PoolingParams",
     "ProbeResult",
     "ProbeState",
     "Reason",

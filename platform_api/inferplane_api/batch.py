@@ -59,3 +59,6 @@ class StepBatch(NamedTuple):
     """[T] int32."""
     intermediate: torch.Tensor | None = None
     """[T, hidden] from the preceding pipeline stage."""
+    query_start_host: np.ndarray | None = None
+    """[R + 1] int64 on the host, of the real rows: for layers of kind "encoder", which have no attention backend. Tokens
+    behind the last row are padding. None in a captured step, which models with such layers never have."""

@@ -8,9 +8,10 @@ from inferplane_api.kv import AttentionKind
 
 
 class LayerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What one decoder layer asks of attention and of the cache."""
+    """What one layer asks of attention and of the cache."""
 
     kind: AttentionKind = "full"
+    """"encoder": every token sees all tokens of its row, and nothing is kept: the layer belongs to no KV group."""
     num_heads: int
     num_kv_heads: int
     head_size: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from inferplane_api.pooling import PoolingParams
 from inferplane_api.sampling import SamplingParams
 
 
@@ -26,6 +27,8 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Masked while fewer than params.min_tokens were generated; empty with ignore_eos."""
     adapter: int = 0
     """Adapter slot; 0 is none."""
+    pooling: PoolingParams | None = None
+    """Not None: nothing is sampled; the step that completes the prompt gives a vector (`StepResult.pooled`)."""
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,5 +100,6 @@ class StepResult(msgspec.Struct, kw_only=True):
     """Row index to the log-probabilities of the prompt tokens that follow this row's computed positions:
     computing [start, start + count) gives those of prompt tokens start + 1 … min(start + count, prompt - 1)."""
     pooled: dict[int, list[float]] | None = None
+    """Index into `StepPlan.slots` to the vector, for the rows that complete the prompt of a request with `pooling`."""
     corrupted: list[int] = []
     """Indices into sample_rows whose logits held NaN or only -inf, reduced on the device."""

@@ -20,6 +20,7 @@ log = get_logger(__name__)
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+MODULES = "modules.json"
 _SLOW_TOKENIZERS = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 
 
@@ -45,6 +46,7 @@ class SafetensorsFormat:
             tokenizer_json=tokenizer_json,
             tokenizer_config=tokenizer_config,
             chat_template=chat_template,
+            sentence_transformers=read_sentence_transformers(folder),
             files=tuple(str(file) for file in (weight_files(folder) if path.is_dir() else [path])),
         )
 
@@ -135,6 +137,27 @@ def read_tokenizer(folder: Path) -> tuple[str | None, dict[str, Any], str | None
     return str(path), settings, _chat_template(folder, settings)
 
 
+def read_sentence_transformers(folder: Path) -> dict[str, Any]:
+    """What sentence-transformers keeps in a folder of its own, by path; see `CheckpointCard.sentence_transformers`."""
+    if not (folder / MODULES).is_file():
+        return {}
+    modules = _read_json(folder / MODULES)
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise _bad(folder / MODULES, "it is not a list of modules")
+    found: dict[str, Any] = {MODULES: modules}
+    for module in modules:
+        path = module.get("path")
+        if path in (None, ""):
+            continue
+        if not isinstance(path, str) or path in {".", ".."} or "/" in path or "\\" in path:
+            raise _bad(folder / MODULES, f"it places a module in {path!r}, which is not the name of a folder beside it")
+        if (folder / path / "config.json").is_file():
+            found[f"{path}/config.json"] = _read_object(folder / path / "config.json")
+    for file in sorted(folder.glob("sentence_*_config.json")):
+        found[file.name] = _read_object(file)
+    return found
+
+
 def check_exists(file: Path) -> None:
     """Raise InferplaneError "checkpoint.missing_file" when a weight file is not there."""
     if not file.is_file():
@@ -222,11 +245,15 @@ def _read_text(file: Path) -> str:
         raise _bad(file, str(error)) from error
 
 
-def _read_object(file: Path) -> dict[str, Any]:
+def _read_json(file: Path) -> Any:
     try:
-        value = json.loads(_read_text(file))
+        return json.loads(_read_text(file))
     except (ValueError, RecursionError) as error:
         raise _bad(file, f"it is not JSON: {error}") from error
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    value = _read_json(file)
     if not isinstance(value, dict):
         raise _bad(file, "it is not a JSON object")
     return value

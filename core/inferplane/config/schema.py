@@ -89,6 +89,15 @@ class ModelConfig(_Section):
     )
     override_generation_config: dict[str, Any] = Field({}, description="JSON object that wins over the model's file.")
     hf_overrides: dict[str, Any] = Field({}, description="JSON object merged into the model's config.")
+    runner: Literal["auto", "generate", "pooling"] = Field(
+        "auto", description="`pooling`: embeddings; `auto`: what the checkpoint is made for (see the embeddings page)."
+    )
+    convert: Literal["auto", "none", "embed"] = Field(
+        "auto", description="`embed`: pool a model that is made to generate; `none`: only if it is made to pool."
+    )
+    pooler_config: dict[str, Any] = Field(
+        {}, description="JSON object `{pooling_type, normalize, dimensions}` that wins over the checkpoint's own."
+    )
     chat_template: str | None = Field(None, description="A Jinja file or the template itself; the model's by default.")
     chat_template_content_format: Literal["auto", "string", "openai"] = Field(
         "auto", description="What the template gets as message content: text, or the list of parts."

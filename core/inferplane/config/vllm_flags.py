@@ -41,6 +41,8 @@ REMARKS = {
     "--max-num-batched-tokens": "2048 by default",
     "--allowed-origins": "none by default, not `*`",
     "--allowed-methods": "GET and POST by default, not `*`",
+    "--convert": "`embed` and `none`; no `classify` yet",
+    "--pooler-config": "`pooling_type` CLS, LAST or MEAN, `normalize` and `dimensions`; nothing else yet",
     "--attention-backend": "vLLM's names (such as `FLASHINFER`) are aliases where the backend is installed; one "
     "that cannot run is an error",
     "--scheduling-policy": "`fair` too: equal shares for API keys",
@@ -50,7 +52,7 @@ REMARKS = {
 
 _SAME = """
 --model --tokenizer --revision --download-dir --load-format --dtype --seed --max-model-len --quantization
---max-logprobs --served-model-name --generation-config --override-generation-config --hf-overrides --chat-template
+--max-logprobs --served-model-name --generation-config --override-generation-config --hf-overrides --runner --convert --pooler-config --chat-template
 --chat-template-content-format --block-size --kv-cache-memory-bytes --kv-cache-dtype --enable-prefix-caching
 --max-num-batched-tokens --max-num-seqs --scheduling-policy --async-scheduling --long-prefill-token-threshold
 --max-num-queued-reqs --max-num-queued-tokens --attention-backend --host --port --uds --root-path --api-key
@@ -81,8 +83,6 @@ _OTHERS = (
     VllmFlag("--enable-chunked-prefill", "not needed", advice="leave it out: prompts are always computed in chunks"),
     VllmFlag("--tokenizer-mode", "not needed", advice="leave it out: the tokenizer is always the fast one"),
     VllmFlag("--model-impl", "not needed", advice="leave it out: the model type decides"),
-    VllmFlag("--convert", "not needed", advice="leave it out: the model type decides"),
-    VllmFlag("--runner", "not needed", advice="leave it out: the model type decides"),
     VllmFlag("--prefix-caching-hash-algo", "not needed", advice="leave it out: the hash is always a cryptographic one"),
     VllmFlag("--enable-server-load-tracking", "not needed", advice="leave it out: GET /load always answers"),
     VllmFlag("--disable-hybrid-kv-cache-manager", "not needed", advice="leave it out: groups of layers share one pool"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from array import array
 from typing import TYPE_CHECKING
 
 from inferplane.engine.stops import Finish, check_stop
@@ -47,6 +50,18 @@ def make_delta(
         delta.queue_seconds = request.queue_seconds
         delta.prompt_logprobs = request.prompt_logprobs
         request.prompt_logprobs = None
+    return delta
+
+
+def pooled_delta(request: RequestState, vector: list[float]) -> Delta | None:
+    """The last message of a pooled request; None when its vector is not finite."""
+    if not math.isfinite(sum(vector)):
+        return None
+    packed = array("f", vector)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    delta = make_delta(request, [], None, Finish("stop"))
+    delta.pooled = packed.tobytes()
     return delta
 
 

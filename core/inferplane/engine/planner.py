@@ -270,13 +270,14 @@ class Planner:
                 params=message.params,
                 seed=message.seed,
                 eos_token_ids=() if message.params.ignore_eos else message.eos_token_ids,
+                pooling=message.pooling,
             )
         )
         self._tables.put_adopted(request, hit, draft.columns)
 
     def _find_hit(self, request: RequestState) -> Hit:
-        # At least one token must be computed, and prompt log-probabilities need every prompt position.
-        if self._prefix is None or request.prompt_logprobs is not None:
+        # At least one token must be computed.
+        if self._prefix is None or not request.reads_cache:
             return self._tables.no_hit()
         return self._prefix.find(request, len(request.tokens) - 1)
 
@@ -309,7 +310,7 @@ class Planner:
     def _has_more(self, known: _Obstacle) -> bool:
         """True when pages that were published since make the request's hit longer."""
         request = known.request
-        if self._prefix is None or request.prompt_logprobs is not None:
+        if self._prefix is None or not request.reads_cache:
             return False
         return self._prefix.has_more(request, known.hit_length, len(request.tokens) - 1)
 

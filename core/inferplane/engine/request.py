@@ -118,6 +118,12 @@ class RequestState:
         return max(self.end, self.num_prompt)
 
     @property
+    def reads_cache(self) -> bool:
+        """False when every position of the prompt must be computed, whatever the prefix cache holds."""
+        pooling = self.request.pooling
+        return self.prompt_logprobs is None and (pooling is None or pooling.reads_cached_pages)
+
+    @property
     def samples(self) -> bool:
-        """False when only the prompt is scored."""
+        """False when the prompt is only scored or pooled."""
         return self.limit > self.num_prompt

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from inferplane.engine.draft import Flight, complete
 from inferplane.engine.fairness import FairShares
-from inferplane.engine.outcome import accept, error_delta, make_delta, store_prompt_logprobs
+from inferplane.engine.outcome import accept, error_delta, make_delta, pooled_delta, store_prompt_logprobs
 from inferplane.engine.pages import PagePool
 from inferplane.engine.planner import Planner
 from inferplane.engine.prefix import PrefixIndex
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from inferplane_api.step import StepResult, TokenLogprobs
 
 CORRUPTED = "logits were not finite"
+CORRUPTED_VECTOR = "the pooled vector was not finite"
+NOT_POOLED = "the platform's runner pools no prompts"
 _LATE = "the request waited {:.1f} s to be started, longer than it may"
 _SHORT_SHARE = 4
 """A prompt of at most one fourth of a step's tokens is short: it passes long ones that wait for each other."""
@@ -325,13 +327,34 @@ class Scheduler:
         result: StepResult,
         emit: Callable[[tuple[str, Delta]], None],
     ) -> None:
-        """Keep prompt log-probabilities; a request that only scores its prompt ends with it."""
+        """Keep prompt log-probabilities; a request that only scores or pools its prompt ends with it."""
         if request.done:
             return
         entries = result.prompt_logprobs and result.prompt_logprobs.get(row)
         if entries:
             store_prompt_logprobs(request, plan.starts[row], entries)
         if not request.samples and plan.starts[row] + plan.counts[row] >= request.num_prompt:
+            if request.request.pooling is not None:
+                self._take_vector(request, (result.pooled or {}).get(row), emit)
+                return
             self._prompt_tokens += request.num_prompt
             emit((request.client_id, make_delta(request, [], None, Finish("length"))))
             self._end(request)
+
+    def _take_vector(
+        self, request: RequestState, vector: list[float] | None, emit: Callable[[tuple[str, Delta]], None]
+    ) -> None:
+        """The prompt of a pooled request is computed."""
+        if vector is None:
+            self._fail(request, NOT_POOLED, "step_failed")
+            return
+        delta = pooled_delta(request, vector)
+        if delta is None:
+            self._corrupted_requests += 1
+            if self._prefix is not None:
+                self._prefix.forget(request)
+            self._fail(request, CORRUPTED_VECTOR, "corrupted")
+            return
+        self._prompt_tokens += request.num_prompt
+        emit((request.client_id, delta))
+        self._end(request)

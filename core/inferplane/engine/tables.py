@@ -146,8 +146,9 @@ class PageTables:
         return True
 
     def boundary(self, request: RequestState) -> int:
-        """The first position that lacks a page in some group."""
-        return min(len(table) * size for table, size in zip(request.pages, self._sizes, strict=True))
+        """The first position that lacks a page in some group; without groups no position does."""
+        held = (len(table) * size for table, size in zip(request.pages, self._sizes, strict=True))
+        return min(held, default=request.limit)
 
     def release(self, request: RequestState, publish: bool = True) -> None:
         """Give every page back, the end of the prompt before its beginning, so that it is evicted first."""

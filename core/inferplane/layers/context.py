@@ -27,7 +27,7 @@ class ModelContext(NamedTuple):
     ops: Ops
     linear: LinearFactory
     attention: Sequence[PagedAttention]
-    """Per model layer; the layers of one KV group share an object."""
+    """Per model layer; the layers of one KV group share an object. Empty for an encoder, whose layers are in none."""
     dtype: torch.dtype
     """Of weights and activations."""
     device: torch.device

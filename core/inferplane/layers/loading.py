@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from inferplane.layers.layer import Layer
     from inferplane_api.checkpoint import Checkpoint
+    from inferplane_api.model import ModelSpec
 
 _HARMLESS = ("rotary_emb.inv_freq", "attn.bias", "attn.masked_bias", "embed_positions.weights")
 """Ends of the names of buffers that old checkpoints hold and that follow from the config."""
@@ -74,6 +75,20 @@ class RenamedCheckpoint:
         self._checkpoint.close()
 
 
+def pooled_checkpoint(spec: ModelSpec, checkpoint: Checkpoint) -> Checkpoint:
+    """A decoder's checkpoint for pooling alone: without its output matrix, which nothing uses, and with the names that
+    the whole model gives its tensors where the checkpoint is of the bare decoder (`LlamaModel`: no "model." before).
+
+    An encoder's checkpoint, and one with other names (`model.` is what decoders have), is left as it is.
+    """
+    names = list(checkpoint.names())
+    if all(layer.kind == "encoder" for layer in spec.layers):
+        return checkpoint
+    bare = "embed_tokens.weight" in names
+    kept = [name for name in names if name != "lm_head.weight"]
+    return RenamedCheckpoint(checkpoint, {f"model.{name}" if bare else name: name for name in kept})
+
+
 class DummyCheckpoint:
     """Random weights for a model (`--load-format dummy`): a function of the seed and each tensor's name.
 
@@ -92,7 +107,7 @@ class DummyCheckpoint:
     def tensor(self, name: str) -> torch.Tensor:
         """A new random tensor, the same each time."""
         shape = self._shapes[name]
-        if name.endswith("norm.weight"):
+        if name.lower().endswith("norm.weight"):
             return torch.ones(shape, dtype=self._dtype)
         generator = torch.Generator().manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
         return (torch.randn(shape, generator=generator) * 0.02).to(self._dtype)

@@ -47,3 +47,30 @@ class RMSNorm(Layer):
         if residual is None:
             return self(x), x
         return self._add_rms_norm(x, residual, self._weight, self._eps, self._offset)
+
+
+class LayerNorm(Layer):
+    """Normalisation to mean 0 and variance 1 over the last dimension, then a weight and a bias (Ba et al., 2016)."""
+
+    def __init__(self, context: ModelContext, name: str, size: int, eps: float) -> None:
+        self._context = context
+        self._names = (f"{name}.weight", f"{name}.bias")
+        self._size = size
+        self._eps = eps
+        self._weight = self._bias = torch.empty(0)
+        self._layer_norm = context.ops.layer_norm
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Weight and bias."""
+        return dict.fromkeys(self._names, (self._size,))
+
+    def read(self, checkpoint: Checkpoint) -> None:
+        """Take both."""
+        context = self._context
+        self._weight, self._bias = (
+            read_tensor(checkpoint, name, (self._size,), context.dtype, context.device) for name in self._names
+        )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [..., size], normalised."""
+        return self._layer_norm(x, self._weight, self._bias, self._eps)

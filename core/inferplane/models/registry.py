@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from inferplane.models import describe
+from inferplane.models import describe, describe_bert
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,7 @@ REGISTRY: dict[str, ModelEntry] = {
     "qwen2": ModelEntry("inferplane.models.qwen2:Qwen2ForCausalLM", describe.qwen2),
     "qwen3": ModelEntry("inferplane.models.qwen3:Qwen3ForCausalLM", describe.qwen3),
     "gemma3_text": ModelEntry("inferplane.models.gemma3_text:Gemma3ForCausalLM", describe.gemma3_text),
+    "bert": ModelEntry("inferplane.models.bert:BertModel", describe_bert.bert),
     "gemma3": ModelEntry("inferplane.models.gemma3_text:Gemma3ForCausalLM", describe.gemma3_text),
 }
 

@@ -51,7 +51,7 @@ def fit_capacity(plan: Plan, num_pages: int) -> Capacity:
         max_model_len=fitted,
         num_pages=num_pages,
         max_num_seqs=plan.limits.max_num_seqs,
-        kv_tokens=usable * fitted // pages_of_request(plan.geometry, fitted, chunking),
+        kv_tokens=usable * fitted // (pages_of_request(plan.geometry, fitted, chunking) or 1),
         geometry=plan.geometry,
     )
 

@@ -53,10 +53,13 @@ class LayerGroup(NamedTuple):
 
 
 def layer_groups(model: ModelSpec) -> tuple[LayerGroup, ...]:
-    """Layers grouped by everything that a page table and a backend are made for, in order of each first layer."""
+    """Layers grouped by everything that a page table and a backend are made for, in order of each first layer.
+
+    Layers of kind "encoder" keep no keys and values: they are in no group."""
     members: dict[tuple[object, ...], list[int]] = {}
     for index, layer in enumerate(model.layers):
-        members.setdefault(_key(layer), []).append(index)
+        if layer.kind != "encoder":
+            members.setdefault(_key(layer), []).append(index)
     groups = []
     for layers in members.values():
         first = model.layers[layers[0]]

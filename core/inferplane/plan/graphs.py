@@ -41,6 +41,9 @@ def choose_graphs(
     never = sorted({spec.id for spec in attention if spec.graph_level == "never"})
     if never:
         refusals.append(Reason(code="graphs.attention", field="graph_level", want="decode", have=", ".join(never)))
+    if not attention and not platform.runner_seam:
+        hint = "the layers attend within a step, whose rows a captured one would not know"
+        refusals.append(Reason(code="graphs.encoder", field="layers", have="encoder", hint=hint))
     if refusals:
         losers = (Loser(id="decode", reasons=tuple(refusals)),)
         return GraphChoice((), Decision(subject="graphs", chosen="none", source=_source(settings), losers=losers))

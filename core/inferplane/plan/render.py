@@ -30,7 +30,9 @@ def startup_line(plan: Plan) -> str:
         _providers("linear", [f"{scheme} {component.id}" for scheme, component in plan.linear if scheme != "*"])
     )
     pages = "/".join(str(group.tokens_per_page) for group in plan.geometry.groups)
-    parts.append(f"pages of {pages} tokens")
+    parts.append(f"pages of {pages} tokens" if pages else "no cache")
+    if plan.pooler is not None:
+        parts.append(f"pooling {plan.pooler.pooling_type}")
     return "; ".join(part for part in parts if part)
 
 
@@ -166,6 +168,8 @@ def _attention(plan: Plan) -> str:
         f"{group.kind} x{len(group.layers)} {component.id}"
         for group, component in zip(plan.geometry.groups, plan.attention, strict=True)
     ]
+    num_within = sum(layer.kind == "encoder" for layer in plan.model.layers)
+    shown += [f"encoder x{num_within} torch"] if num_within else []
     return f"attention {', '.join(shown)}"
 
 

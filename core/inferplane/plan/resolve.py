@@ -21,6 +21,7 @@ from inferplane.plan.geometry import (
 from inferplane.plan.graphs import choose_graphs
 from inferplane.plan.hooks import worker_components
 from inferplane.plan.limits import choose_limits
+from inferplane.plan.pooling import choose_pooling
 from inferplane.plan.provenance import effective_settings
 from inferplane.plan.render import warning_text
 from inferplane.plan.select_attention import AttentionChoice, GroupNeed, Offer, select_attention
@@ -67,6 +68,8 @@ def resolve(
     given = settings.value("platform.platform_option")
     require_declared(spec, given)
     options = resolve_options(spec, given, environ)
+    pooling = choose_pooling(settings, model, card)
+    model = pooling.model
     with settings.attributed():
         dtype, kv_dtype = _dtypes(settings, model, device)
         parts = _select_parts(_Target(spec, device, dtype.dtype, kv_dtype.dtype), model, settings, discovery)
@@ -82,6 +85,7 @@ def resolve(
         platform.decision,
         model_decision,
         format_decision,
+        *pooling.decisions,
         dtype.decision,
         kv_dtype.decision,
     ]
@@ -105,6 +109,9 @@ def resolve(
         card=card,
         model=model,
         architecture=architecture,
+        pooler=pooling.pooler,
+        matryoshka=pooling.matryoshka,
+        lower_case=pooling.lower_case,
         dtype=dtype.dtype,
         kv_dtype=kv_dtype.dtype,
         geometry=parts.geometry,
@@ -258,7 +265,7 @@ def _pages(
         tokens = ", ".join(f"{group.kind} {group.tokens_per_page}" for group in geometry.groups)
         return geometry, Decision(
             subject="pages",
-            chosen=f"{tokens} tokens",
+            chosen=f"{tokens} tokens" if tokens else "none: no layer keeps keys and values",
             source=settings.source("cache.block_size"),
             reason=f"block size {block_size}; {geometry.page_bytes} bytes a page",
         )

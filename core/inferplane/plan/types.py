@@ -7,6 +7,7 @@ import msgspec
 from inferplane_api.checkpoint import CheckpointCard
 from inferplane_api.kv import KVGeometry
 from inferplane_api.model import ModelSpec
+from inferplane_api.pooling import PoolingParams
 from inferplane_api.runner import RunnerLimits
 from inferplane_api.spec import DeviceInfo, Reason, SchedulingConstraints
 
@@ -78,6 +79,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelSpec
     architecture: Component | None
     """The model's class, the core's or a plugin's; None where a platform's own runner brings it."""
+
+    pooler: PoolingParams | None = None
+    """How prompts are pooled where a request says nothing else; None: the model generates."""
+    matryoshka: tuple[int, ...] | None = None
+    """Sizes that a pooled request's `dimensions` may be; empty: any; None: it may not be asked for."""
+    lower_case: bool = False
+    """Texts to pool are lower-cased before they are tokenized."""
 
     dtype: str
     kv_dtype: str

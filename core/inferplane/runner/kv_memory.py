@@ -54,12 +54,12 @@ def _useful_pages(plan: Plan) -> int:
     return limits.max_num_seqs * of_request
 
 
-def workspace_bytes(model: ModelSpec, limits: RunnerLimits, itemsize: int) -> int:
-    """An estimate of the largest step's activations and logits."""
+def workspace_bytes(model: ModelSpec, limits: RunnerLimits, itemsize: int, *, logits: bool = True) -> int:
+    """An estimate of the largest step's activations, and of its logits where the model has any."""
     widest = max((layer.num_heads + 2 * layer.num_kv_heads) * layer.head_size for layer in model.layers)
     per_token = (6 * model.hidden_size + 3 * model.intermediate_size + 3 * widest) * itemsize
-    logits = limits.max_num_seqs * model.vocab_size * (4 * LOGIT_COPIES + SORTED_LOGIT_BYTES)
-    return limits.max_num_batched_tokens * per_token + logits
+    sampling = limits.max_num_seqs * model.vocab_size * (4 * LOGIT_COPIES + SORTED_LOGIT_BYTES)
+    return limits.max_num_batched_tokens * per_token + (sampling if logits else 0)
 
 
 def plan_memory(plan: Plan, free: int, max_pages: int | None, weights: int, itemsize: int) -> MemoryPlan:
@@ -70,6 +70,8 @@ def plan_memory(plan: Plan, free: int, max_pages: int | None, weights: int, item
     length, otherwise of one page per group).
     """
     geometry, limits = plan.geometry, plan.limits
+    if not geometry.groups:
+        return _without_cache(plan, free, weights, itemsize)
     workspace = workspace_bytes(plan.model, StepShapes(plan.scheduling).padded(limits), itemsize)
     budget = int(free * plan.memory_utilization) - workspace
     if plan.memory_limit_bytes is not None:
@@ -93,6 +95,24 @@ def plan_memory(plan: Plan, free: int, max_pages: int | None, weights: int, item
         MemoryRow("free", max(0, free - workspace - pool), f"of {free} bytes measured before the cache"),
     )
     return MemoryPlan(num_pages, table)
+
+
+def _without_cache(plan: Plan, free: int, weights: int, itemsize: int) -> MemoryPlan:
+    """A model whose layers keep nothing: the null page alone, of no bytes."""
+    workspace = workspace_bytes(plan.model, StepShapes(plan.scheduling).padded(plan.limits), itemsize, logits=False)
+    if workspace > free:
+        raise InferplaneError(
+            f"a step of {plan.limits.max_num_batched_tokens} tokens needs {workspace / 2**20:.1f} MiB of work space, "
+            f"and {free / 2**20:.1f} MiB are free",
+            code="memory.workspace",
+            remedy="lower --max-num-batched-tokens, or --max-model-len with it, or free memory",
+        )
+    table = (
+        MemoryRow("weights", weights, f"{plan.model.model_type}, {plan.dtype}"),
+        MemoryRow("work space", workspace, f"{plan.limits.max_num_batched_tokens} tokens a step"),
+        MemoryRow("free", free - workspace, f"of {free} bytes measured; there is no cache"),
+    )
+    return MemoryPlan(1, table)
 
 
 def _does_not_fit(
@@ -127,8 +147,11 @@ def allocate_pool(num_pages: int, page_bytes: int, device: torch.device) -> torc
 def kv_views(pool: torch.Tensor, geometry: KVGeometry, num_layers: int) -> tuple[KVView, ...]:
     """Per model layer, views into the pool: in a group's page lie its layers one after the other, k then v of each.
 
-    Raises InferplaneError when a layer belongs to no group or the layers do not fit the page.
+    None where no layer keeps anything. Raises InferplaneError when only some layers belong to no group, or the layers
+    do not fit the page.
     """
+    if not geometry.groups:
+        return ()
     views: list[KVView | None] = [None] * num_layers
     for group in geometry.groups:
         for layer, view in zip(group.layers, _group_views(pool, group), strict=True):

@@ -10,12 +10,13 @@ import torch
 
 from inferplane.builtin.linear import ReferenceLinear
 from inferplane.layers.context import LinearFactory, ModelContext
-from inferplane.layers.loading import DummyCheckpoint
+from inferplane.layers.loading import DummyCheckpoint, pooled_checkpoint
 from inferplane.layers.ops import bind_ops
 from inferplane.plan.load import Loader, construct
 from inferplane.runner.batch_state import BatchState, Step, upload
 from inferplane.runner.kv_memory import MemoryRow, allocate_pool, kv_views, plan_memory
 from inferplane.runner.logprobs import LogprobBlock, read_logprobs, token_logprobs
+from inferplane.runner.pooler import Pooled, Pooler, read_vectors
 from inferplane.runner.sampler import Sampled, Sampler
 from inferplane.runner.slot_sampling import NO_LOGPROBS
 from inferplane.runner.step_graphs import StepGraphs
@@ -52,6 +53,7 @@ class Handle:
         """[T, hidden]; dropped once sampled."""
         self.rows: SampledRows | None = None
         self.prompt: list[PromptBlock] = []
+        self.pooled: Pooled | None = None
 
 
 class SampledRows(NamedTuple):
@@ -115,7 +117,7 @@ class TorchRunner:
                 weights = self._load_component(plan.checkpoint_format)()
                 self._checkpoint = weights.open(Path(plan.checkpoint_path))
             self._progress("weights", 0.1)
-            model.load(self._checkpoint)
+            model.load(self._checkpoint if plan.pooler is None else pooled_checkpoint(plan.model, self._checkpoint))
         self._model = model
         self._progress("weights", 1.0)
         self._weight_bytes = max(0, before - self._platform.memory.free())
@@ -136,7 +138,7 @@ class TorchRunner:
             spec=plan.model,
             ops=self._ops,
             linear=LinearFactory(kernels, ReferenceLinear(self._device, self._dtype)),
-            attention=[backends[layer] for layer in range(plan.model.num_layers)],
+            attention=[backends[layer] for layer in range(plan.model.num_layers)] if backends else [],
             dtype=self._dtype,
             device=self._device,
         )
@@ -166,6 +168,7 @@ class TorchRunner:
         num_slots = plan.limits.max_num_seqs
         self._state = BatchState(plan.limits, plan.geometry, self._device, self._shapes)
         self._sampler = Sampler(self._ops, num_slots, plan.model.vocab_size, self._device)
+        self._pooler = Pooler()
         graphs = self._platform.graphs() if plan.graph_rows else None
         self._graphs = None if graphs is None else StepGraphs(graphs, plan.graph_rows[-1], self._device)
         self._last_sampled = torch.zeros(num_slots, dtype=torch.int64, device=self._device)
@@ -173,7 +176,7 @@ class TorchRunner:
 
     def warmup(self) -> None:
         """A small step on the null page, or one for every pair of buckets, so that no request pays for a first call."""
-        steps = warmup_steps(self._plan.scheduling, self._plan.limits)
+        steps = warmup_steps(self._plan.scheduling, self._plan.limits, self._plan.pooler)
         for index, step in enumerate(steps):
             self._progress("warm-up", index / len(steps))
             handle = self.launch(step)
@@ -188,8 +191,10 @@ class TorchRunner:
         """Apply the plan's deltas and queue the forward pass."""
         for slot in plan.removed:
             self._sampler.remove(slot)
+            self._pooler.remove(slot)
         for request in plan.added:
             self._sampler.add(request)
+            self._pooler.add(request)
         self._state.apply(plan)
         if plan.empty:
             return Handle(plan, None, None)
@@ -199,11 +204,14 @@ class TorchRunner:
         if step.graph and self._graphs is not None:
             hidden = self._graphs.forward(step.input_ids, step.positions, self._forward)
         else:
-            hidden = self._forward(step.input_ids, step.positions)
+            hidden = self._forward(step.input_ids, step.positions, step.query_start)
         return Handle(plan, step, hidden)
 
-    def _forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        hidden: torch.Tensor = self._model.forward(StepBatch(input_ids=input_ids, positions=positions, kv=self._views))
+    def _forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, query_start: Ints | None = None
+    ) -> torch.Tensor:
+        batch = StepBatch(input_ids=input_ids, positions=positions, kv=self._views, query_start_host=query_start)
+        hidden: torch.Tensor = self._model.forward(batch)
         return hidden
 
     @torch.inference_mode()
@@ -213,6 +221,7 @@ class TorchRunner:
         if step is None or hidden is None:
             return
         self._score_prompts(handle, step, hidden)
+        handle.pooled = self._pooler.pool(step, hidden)
         if not handle.plan.sample_rows:
             return
         rows = np.array(handle.plan.sample_rows, np.int64)
@@ -250,8 +259,10 @@ class TorchRunner:
     def collect(self, handle: Handle) -> StepResult:
         """Wait for the step; columns are parallel to the plan's sample_rows."""
         plan, prompt = handle.plan, _read_prompts(handle.prompt)
+        pooled = None if handle.pooled is None else read_vectors(handle.pooled)
         if handle.rows is None:
-            return StepResult(step_id=plan.step_id, tokens=[[] for _ in plan.sample_rows], prompt_logprobs=prompt)
+            nothing: list[list[int]] = [[] for _ in plan.sample_rows]
+            return StepResult(step_id=plan.step_id, tokens=nothing, prompt_logprobs=prompt, pooled=pooled)
         sampled, slots, positions, generations = handle.rows
         tokens: list[int] = sampled.tokens.tolist()
         self._state.record(slots, positions, generations, np.array(tokens, np.int64))
@@ -261,6 +272,7 @@ class TorchRunner:
             tokens=[[token] for token in tokens],
             logprobs=_read_sampled_logprobs(sampled, len(tokens)),
             prompt_logprobs=prompt,
+            pooled=pooled,
             corrupted=[row for row, bad in enumerate(corrupted) if bad] if any(corrupted) else [],
         )
 

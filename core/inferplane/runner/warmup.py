@@ -9,13 +9,16 @@ from inferplane_api.sampling import SamplingParams
 from inferplane_api.step import NewRequest, StepPlan
 
 if TYPE_CHECKING:
+    from inferplane_api.pooling import PoolingParams
     from inferplane_api.runner import RunnerLimits
     from inferplane_api.spec import SchedulingConstraints
 
 
-def warmup_steps(constraints: SchedulingConstraints, limits: RunnerLimits) -> list[StepPlan]:
+def warmup_steps(
+    constraints: SchedulingConstraints, limits: RunnerLimits, pooling: PoolingParams | None = None
+) -> list[StepPlan]:
     """Steps on the null page that have every shape which a real step can have; each ends the requests of the one before
-    it, and the last one, which is empty, the rest."""
+    it, and the last one, which is empty, the rest. `pooling`: their requests are pooled, and sample nothing."""
     shapes = StepShapes(constraints)
     steps: list[StepPlan] = []
     slots: list[int] = []
@@ -24,7 +27,7 @@ def warmup_steps(constraints: SchedulingConstraints, limits: RunnerLimits) -> li
             for counts in _candidates(tokens, rows, limits, constraints.mixed_steps):
                 size = sum(counts), len(counts)
                 if (shapes.tokens(size[0]), shapes.rows(size[1])) == (tokens or size[0], rows or size[1]):
-                    steps.append(_step(counts, removed=slots))
+                    steps.append(_step(counts, slots, pooling))
                     slots = steps[-1].slots
                     break
     return [*steps, StepPlan(step_id=-1, removed=slots)]
@@ -48,7 +51,7 @@ def _split(total: int, rows: int) -> list[int]:
     return [base] * (rows - extra) + [base + 1] * extra
 
 
-def _step(counts: list[int], removed: list[int]) -> StepPlan:
+def _step(counts: list[int], removed: list[int], pooling: PoolingParams | None) -> StepPlan:
     slots = list(range(len(counts)))
     requests = [
         NewRequest(
@@ -58,10 +61,11 @@ def _step(counts: list[int], removed: list[int]) -> StepPlan:
             num_prompt_tokens=count,
             params=SamplingParams(),
             seed=0,
+            pooling=pooling,
         )
         for slot, count in enumerate(counts)
     ]
     return StepPlan(
         step_id=-1, removed=removed, added=requests, slots=slots, starts=[0] * len(slots), counts=counts,
-        sample_rows=slots,
+        sample_rows=slots if pooling is None else [],
     )  # fmt: skip

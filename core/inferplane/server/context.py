@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from inferplane.client.pooling import embeds, generates
 from inferplane.client.requests import Limits
 from inferplane.metrics import Metrics
 from inferplane.plan.record import reference_ops
@@ -69,6 +70,14 @@ class ServerContext:
         )
 
     def require_ready(self) -> None:
+    def require_task(self, task: Literal["generate", "embed"]) -> None:
+        """Raises ApiError 400 where the engine was started for the other one."""
+        plan = self.prepared.plan
+        if task == ("generate" if plan.pooler is None else "embed"):
+            return
+        error = generates(plan) if task == "embed" else embeds(plan)
+        raise ApiError(400, f"{error.message}; {error.remedy}", code="unsupported_task", param="model")
+
         """Raises ApiError 503 with the reason."""
         state = self.client.state
         if state == "ready":

@@ -12,6 +12,7 @@ from inferplane.server.body import fields_of, parse_body, read_body, read_raw
 from inferplane.server.chat import create_chat_completion
 from inferplane.server.completions import create_completion
 from inferplane.server.description import BODY_ERRORS, ENGINE_ERRORS, Description
+from inferplane.server.embeddings import add_embedding_routes
 from inferplane.server.errors import bad_value
 from inferplane.server.identity import rename
 from inferplane.server.render import Rendered, render_chat, render_completion
@@ -29,6 +30,7 @@ _EVENTS = "Server-sent events: chunks, then [DONE]; with `stream` only."
 def add_routes(app: FastAPI, context: ServerContext, description: Description) -> None:
     """All of them."""
     _add_generation_routes(app, context, description)
+    add_embedding_routes(app, context, description)
     _add_render_routes(app, context, description)
     _add_text_routes(app, context, description)
     _add_model_routes(app, context, description)
@@ -43,11 +45,13 @@ def _json(value: Any) -> Response:
 
 
 async def _complete(context: ServerContext, request: Request, body: CompletionBody) -> Response:
+    context.require_task("generate")
     body.request_id = rename(request.scope, body.request_id)
     return await create_completion(context, request, body)
 
 
 async def _chat(context: ServerContext, request: Request, body: ChatBody) -> Response:
+    context.require_task("generate")
     body.request_id = rename(request.scope, body.request_id)
     return await create_chat_completion(context, request, body)
 

