@@ -116,6 +116,11 @@ class Stats(msgspec.Struct, kw_only=True):
     generation_tokens: int = 0
     corrupted_requests: int = 0
     num_steps: int = 0
+    step_tokens: list[int] = []
+    """Steps by how many tokens they held: up to each bound of STEP_TOKENS, and above the last."""
+    step_tokens_sum: int = 0
+    oldest_waiting_seconds: float = 0.0
+    """Since the request arrived that has waited longest and has not started."""
     engine_restarts: int = 0
     """Filled in by the front end: no engine knows of those before it."""
 

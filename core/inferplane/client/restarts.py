@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
+from itertools import zip_longest
+from typing import Any
 
 from inferplane.messages import Stats
 
 FIRST_DELAY = 0.5
 MAX_DELAY = 30.0
-_GAUGES = frozenset({"num_requests_running", "num_requests_waiting", "num_tokens_waiting", "kv_cache_usage"})
+_GAUGES = frozenset(
+    {"num_requests_running", "num_requests_waiting", "num_tokens_waiting", "kv_cache_usage", "oldest_waiting_seconds"}
+)
 
 
 class Restarts:
@@ -33,8 +36,15 @@ class Restarts:
 
 def carried_over(before: Stats, after: Stats) -> Stats:
     """Counters of an engine added to those of the one before it; gauges are the new one's."""
-    fields = {
-        name: getattr(after, name) if name in _GAUGES else getattr(before, name) + getattr(after, name)
-        for name in Stats.__struct_fields__
-    }
-    return msgspec.convert(fields, Stats)
+    return Stats(
+        **{
+            name: getattr(after, name) if name in _GAUGES else _sum(getattr(before, name), getattr(after, name))
+            for name in Stats.__struct_fields__
+        }
+    )
+
+
+def _sum(one: Any, other: Any) -> Any:
+    if isinstance(one, list):
+        return [sum(pair) for pair in zip_longest(one, other, fillvalue=0)]
+    return one + other

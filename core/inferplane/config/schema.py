@@ -169,6 +169,9 @@ class ServerConfig(_Section):
     api_key: Names = Field((), description="Keys of which a request must carry one; none: open.")
     api_key_file: str | None = Field(None, description="File with further keys, one a line; `#` begins a comment.")
     metrics_without_key: bool = Field(False, description="`/metrics` answers without a key, as the health probes do.")
+    enable_vllm_metric_names: bool = Field(
+        False, description="`/metrics` shows every number that vLLM has under its name `vllm:` too."
+    )
     ssl_keyfile: str | None = Field(None, description="Private key (PEM) of the certificate.")
     ssl_certfile: str | None = Field(None, description="Certificate (PEM) with its chain; turns TLS on.")
     ssl_ca_certs: str | None = Field(None, description="Authorities (PEM) that sign certificates of clients.")

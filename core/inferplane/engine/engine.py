@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +16,7 @@ from inferplane.engine.scheduler import Scheduler
 from inferplane.engine.step_failure import describe, is_out_of_memory
 from inferplane.errors import InferplaneError
 from inferplane.log import get_logger
+from inferplane.metrics.names import STEP_TOKENS
 from inferplane.plan.capacity import fit_capacity
 
 if TYPE_CHECKING:
@@ -67,6 +69,8 @@ class Engine:
         self.expected_seconds = 0.0
         """What that step should take."""
         self.pace = Pace()
+        self._step_tokens = [0] * (len(STEP_TOKENS) + 1)
+        self._step_tokens_sum = 0
         self._controls: dict[str, Callable[..., Any]] = {
             "reset_prefix_cache": self._reset_prefix_cache,
             "stats": self._stats,
@@ -129,7 +133,11 @@ class Engine:
 
     def stats(self) -> Stats:
         """Counters since start and gauges of now."""
-        return self._scheduler.stats()
+        stats = self._scheduler.stats()
+        stats.step_tokens, stats.step_tokens_sum = self._step_tokens, self._step_tokens_sum
+        oldest = self._scheduler.waiting.oldest_arrival()
+        stats.oldest_waiting_seconds = 0.0 if oldest is None else self._clock() - oldest
+        return stats
 
     def _launch(self, plan: StepPlan) -> None:
         at = self._clock()
@@ -159,7 +167,10 @@ class Engine:
         self._failed_steps = 0
         self._grow()
         self.steps_completed += 1
-        self.pace.learn(self._clock() - oldest.at, oldest.plan.num_tokens)
+        num_tokens = oldest.plan.num_tokens
+        self.pace.learn(self._clock() - oldest.at, num_tokens)
+        self._step_tokens[bisect_left(STEP_TOKENS, num_tokens)] += 1
+        self._step_tokens_sum += num_tokens
         self._note_oldest()
         return self._scheduler.update(oldest.plan, result)
 

@@ -46,6 +46,10 @@ class WaitingQueue:
         """The short request whose turn it is among its like."""
         return self._top(self._short)
 
+    def oldest_arrival(self) -> float | None:
+        """When the first of those arrived that have never run; by the scheduler's clock."""
+        return min((each.arrival for each in self._tickets if each.queue_seconds is None), default=None)
+
     def remove(self, request: RequestState) -> None:
         """The request starts, or is done."""
         del self._tickets[request]

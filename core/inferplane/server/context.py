@@ -42,6 +42,7 @@ class ServerContext:
             engine=0,
             max_model_len=plan.limits.max_model_len,
             stats=lambda: service.client.stats,
+            vllm_names=prepared.config.server.enable_vllm_metric_names,
         )
         self._describe()
 
@@ -92,19 +93,17 @@ class ServerContext:
         raise from_engine(None if state == "closed" else self.client.failure, default)
 
     def _describe(self) -> None:
-        plan = self.prepared.plan
-        self.metrics.info(
-            "selection_info",
-            "What was chosen for this engine; 1.",
-            [
-                {"subject": decision.subject, "chosen": decision.chosen, "source": decision.source}
-                for decision in plan.decisions
-            ],
-        )
+        plan, client = self.prepared.plan, self.client
+        decisions = [
+            {"subject": decision.subject, "chosen": decision.chosen, "source": decision.source}
+            for decision in plan.decisions
+        ]
+        self.metrics.info("selection_info", "What was chosen for this engine; 1.", lambda: decisions)
+        on_reference = [{"op": op} for op in reference_ops(plan)]
         self.metrics.info(
             "reference_ops",
             "Ops and linear kernels that run on the torch reference although the platform is a plugin's; 1.",
-            [{"op": op} for op in reference_ops(plan)],
+            lambda: on_reference,
         )
         cache = {
             "block_size": str(plan.geometry.block_size),
@@ -112,4 +111,10 @@ class ServerContext:
             "enable_prefix_caching": str(plan.prefix_caching),
             "page_bytes": str(plan.geometry.page_bytes),
         }
-        self.metrics.info("cache_config_info", "How the cache is laid out; 1.", [cache])
+
+        def measured() -> list[dict[str, str]]:
+            # vLLM's label for the pages, which scalers multiply with block_size.
+            pages = str(client.capacity.num_pages) if client.state == "ready" else ""
+            return [{**cache, "num_gpu_blocks": pages}]
+
+        self.metrics.info("cache_config_info", "How the cache is laid out; 1.", measured)

@@ -11,7 +11,7 @@ import msgspec
 
 from inferplane.client.outputs import OutputAssembler
 from inferplane.client.requests import build_requests
-from inferplane.errors import QueueFull, TookTooLong
+from inferplane.errors import InferplaneError, QueueFull, TookTooLong
 from inferplane.metrics import SequenceTimer
 from inferplane.server.claim import Claim
 from inferplane.server.errors import ApiError, bad_value, shutting_down
@@ -157,6 +157,8 @@ class Generation:
         self.num_sequences = len(self._requests)
         context.metrics.params_n.observe(self.n)
         self._request_id = body.request_id or unique
+        self._cause = "disconnect"
+        """Why what has not finished was ended: one of the metrics' ABORTS."""
         self._texts: list[list[str]] | None = [[] for _ in self._requests] if context.request_log.outputs else None
         if context.request_log.requests:
             context.request_log.request(self._request_id, prompts, sampling.params)
@@ -184,27 +186,47 @@ class Generation:
                 if sequence.assembler.finished:
                     continue
                 increment = sequence.assembler.push(delta)
-                sequence.timer.tokens(len(increment.token_ids), time.monotonic(), delta.queue_seconds)
+                if delta.queue_seconds is not None:
+                    cached = delta.num_cached_tokens or 0
+                    sequence.timer.scheduled(delta.queue_seconds, sequence.num_prompt_tokens, cached)
+                sequence.timer.tokens(len(increment.token_ids), time.monotonic())
                 if self._texts is not None:
                     self._log_output(index, increment)
                 if increment.finish_reason is not None:
-                    sequence.timer.finish(increment.finish_reason, sequence.num_prompt_tokens)
                     if increment.abort:
                         stream.abort(index)
-                    if increment.finish_reason == "error":
-                        raise self._given_up(delta)
-                    if increment.finish_reason == "abort" and not begun:
-                        raise shutting_down()
+                    self._finish(sequence, increment.finish_reason, delta, begun)
                 begun = begun or bool(increment.token_ids)
                 yield index, increment, delta
+        except InferplaneError as error:
+            self._cause = "timeout" if isinstance(error, TookTooLong) else "engine"
+            raise
         finally:
             if timer is not None:
                 timer.cancel()
             self._context.num_running -= 1
             stream.abort()
-            for sequence in self._sequences:
-                if not sequence.assembler.finished:
-                    sequence.timer.finish("abort", sequence.num_prompt_tokens)
+            self._measure_end()
+
+    def _finish(self, sequence: _Sequence, reason: str, delta: Delta, begun: bool) -> None:
+        """Raises ApiError where the sequence's end is that of the request."""
+        sequence.timer.finish(reason, sequence.num_prompt_tokens)
+        if reason == "error":
+            self._cause = "sibling"
+            raise self._given_up(delta)
+        if reason == "abort":
+            self._cause = "shutdown"
+            self._context.metrics.aborted("shutdown")
+            if not begun:
+                raise shutting_down()
+
+    def _measure_end(self) -> None:
+        metrics = self._context.metrics
+        for sequence in self._sequences:
+            if not sequence.assembler.finished:
+                sequence.timer.finish("abort", sequence.num_prompt_tokens)
+                metrics.aborted(self._cause)
+        metrics.max_generation_tokens.observe(max(each.assembler.num_tokens for each in self._sequences))
 
     def _submit(self) -> RequestStream:
         queue_left = self._claim.queue_left()

@@ -269,3 +269,30 @@ async def test_who_leaves_while_its_text_is_read_reaches_no_engine(
         assert server.app.state.context.text.tokenizer.num_pending == 0
     gate.set()
     assert server.engine.submitted == []
+
+
+async def test_every_abort_has_a_cause_in_the_metrics(make: Any) -> None:
+    async def aborted(server: Any) -> dict[str, float]:
+        text = (await server.http.get("/metrics")).text
+        lines = [line for line in text.splitlines() if line.startswith("inferplane:request_aborted_total{")]
+        return {line.split('reason="')[1].split('"')[0]: float(line.split()[-1]) for line in lines}
+
+    none = dict.fromkeys(("disconnect", "timeout", "shutdown", "engine", "sibling"), 0.0)
+    server = make()
+    await server.complete()
+    assert await aborted(server) == none
+    server.engine.die_after = 1
+    await server.complete(n=2)
+    assert await aborted(server) == {**none, "engine": 2}
+    server = make(request_timeout=0.05)
+    server.engine.hang_after = 1
+    assert (await server.complete()).status_code == 504
+    assert await aborted(server) == {**none, "timeout": 1}
+    server = make()
+    server.engine.hang_after = 1
+    visitor = Visitor(server.app, "/v1/completions", {"prompt": "Hi", "stream": True})
+    visit = visitor.visit()
+    await asyncio.wait_for(server.engine.hanging.wait(), 5)
+    visitor.leave()
+    await asyncio.wait_for(visit, 5)
+    assert await aborted(server) == {**none, "disconnect": 1}
