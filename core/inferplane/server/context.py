@@ -70,7 +70,6 @@ class ServerContext:
             priorities=plan.policy == "priority",
         )
 
-    def require_ready(self) -> None:
     def require_task(self, task: Literal["generate", "embed"]) -> None:
         """Raises ApiError 400 where the engine was started for the other one."""
         plan = self.prepared.plan
@@ -79,6 +78,7 @@ class ServerContext:
         error = generates(plan) if task == "embed" else embeds(plan)
         raise ApiError(400, f"{error.message}; {error.remedy}", code="unsupported_task", param="model")
 
+    def require_ready(self) -> None:
         """Raises ApiError 503 with the reason."""
         state = self.client.state
         if state == "ready":
