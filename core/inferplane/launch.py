@@ -18,12 +18,12 @@ from inferplane.timeline import Timeline
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from fastapi import FastAPI
 
     from inferplane.client.process_client import ProcessClient
-    from inferplane.config import Config
+    from inferplane.config import Config, ServerConfig
     from inferplane.plan.types import Plan
     from inferplane.server.loading import LoadingResponder, StartupStatus
 
@@ -150,7 +150,8 @@ async def _serve(planned: Planned, start: _Start) -> int:
         from inferplane.server.run import run_app
 
         _print_ready(service, client, start.listener, time.perf_counter() - start.began)
-        status = await run_app(app, start.listener, planned.config.server, client)
+        async with _stats_logged(planned.config.server, client):
+            status = await run_app(app, start.listener, planned.config.server, client)
         at_once = status != 0
         return status
     except asyncio.CancelledError:
@@ -177,6 +178,21 @@ def make_client(planned: Planned, *, on_phase: Callable[[str, float], None] | No
         restarts=server.engine_restarts,
         on_phase=on_phase,
     )
+
+
+@contextlib.asynccontextmanager
+async def _stats_logged(server: ServerConfig, client: ProcessClient) -> AsyncIterator[None]:
+    """Inside, a line about load is logged every few seconds."""
+    from inferplane.client.stats_log import StatsLog
+
+    job = None if server.disable_log_stats else StatsLog(lambda: client.stats).run(server.log_stats_interval)
+    task = None if job is None else asyncio.create_task(job)
+    try:
+        yield
+    finally:
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 @contextlib.contextmanager

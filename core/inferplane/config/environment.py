@@ -24,6 +24,7 @@ UNREAD = ("plugins",)
 VLLM_VARIABLES = {
     "VLLM_API_KEY": "api_key",
     "VLLM_LOGGING_LEVEL": "log_level",
+    "VLLM_LOG_STATS_INTERVAL": "log_stats_interval",
     "VLLM_SERVER_DEV_MODE": "server_dev_mode",
     "VLLM_USE_MODELSCOPE": "use_modelscope",
 }

@@ -169,6 +169,16 @@ class ServerConfig(_Section):
     api_key: Names = Field((), description="Keys of which a request must carry one; none: open.")
     api_key_file: str | None = Field(None, description="File with further keys, one a line; `#` begins a comment.")
     metrics_without_key: bool = Field(False, description="`/metrics` answers without a key, as the health probes do.")
+    disable_log_stats: bool = Field(False, description="No log line about load every few seconds.")
+    log_stats_interval: float = Field(
+        5.0, gt=0, description="Seconds between two such lines; while nothing runs, none is written."
+    )
+    enable_per_request_metrics: bool = Field(
+        False, description="Answers say in `metrics` how long the request has waited and run."
+    )
+    otlp_traces_endpoint: str | None = Field(
+        None, description="OpenTelemetry collector for traces, `http://HOST:4318/v1/traces` or `grpc://HOST:4317`."
+    )
     enable_vllm_metric_names: bool = Field(
         False, description="`/metrics` shows every number that vLLM has under its name `vllm:` too."
     )

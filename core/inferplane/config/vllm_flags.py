@@ -47,6 +47,7 @@ REMARKS = {
     "that cannot run is an error",
     "--scheduling-policy": "`fair` too: equal shares for API keys",
     "--load-format": "`auto`, `dummy`, or an installed checkpoint format",
+    "--otlp-traces-endpoint": "the scheme says how: `http://` is OTLP over HTTP, `grpc://` over gRPC",
     "--quantization": "forces a weight format; a mismatch is an error",
 }
 
@@ -157,7 +158,7 @@ VARIABLES = {
     "VLLM_PLUGINS": ("not read", "names other plugins; use INFERPLANE_PLUGINS"),
     "VLLM_HOST_IP": ("not read", "there is one host; use --host"),
     "VLLM_LOGGING_CONFIG_PATH": ("not read", "use --log-level"),
-    "VLLM_LOG_STATS_INTERVAL": ("not read", "use --log-level, and /metrics"),
+    "VLLM_LOG_STATS_INTERVAL": ("read", "as INFERPLANE_LOG_STATS_INTERVAL, where that says nothing"),
     "VLLM_BATCH_INVARIANT": ("not read", "a request draws the same noise whatever its neighbours"),
     "VLLM_MAX_N_SEQUENCES": ("not read", "use n in the request"),
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": ("not read", "adapters are not in this version"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,8 @@ def create_app(service: Service) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
         yield
         await service.client.close()
+        if context.tracing is not None:
+            await asyncio.to_thread(context.tracing.close)
 
     context = ServerContext(service)
     server = context.server

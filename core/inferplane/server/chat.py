@@ -90,6 +90,7 @@ class _Answer:
             model=self._model,
             choices=[self._choice(index, sequence) for index, sequence in enumerate(finished)],
             usage=self._generation.usage(),
+            metrics=self._generation.metrics(),
         )
         if body.prompt_logprobs is not None:
             scores = prompt_logprobs(first.prompt_logprobs, self._context.names)
@@ -131,7 +132,7 @@ class _Answer:
                 choice = self._chunk(index, increment)
                 yield frame.chunk(choice, generation.usage_of(index) if usage.continuous else None)
         if usage.final:
-            yield frame.usage(generation.usage())
+            yield frame.usage(generation.usage(), generation.metrics())
         yield DONE
 
     def _opening(self, frame: ChunkFrame, continuous: bool) -> list[bytes]:

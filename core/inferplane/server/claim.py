@@ -8,8 +8,11 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from inferplane.server.errors import ApiError
+from inferplane.telemetry import TRACE_HEADERS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.requests import Request
 
     from inferplane.config import ServerConfig
@@ -28,6 +31,9 @@ class Claim(NamedTuple):
     queue_timeout: float | None = None
     share: str = ""
     """Equal for requests that share what the policy "fair" gives to one: a key's digest, or the user that it names."""
+
+    trace: Mapping[str, str] = {}
+    """The headers of a trace that the request is a part of, where traces are recorded."""
 
     def left(self) -> float | None:
         """Seconds until the request must be done; at least 0."""
@@ -48,6 +54,7 @@ def claim_of(request: Request, server: ServerConfig, user: str | None) -> Claim:
         _shorter(server.request_timeout, headers.get(REQUEST_TIMEOUT), REQUEST_TIMEOUT),
         _shorter(server.queue_timeout, headers.get(QUEUE_TIMEOUT), QUEUE_TIMEOUT),
         share,
+        {name: headers[name] for name in TRACE_HEADERS if name in headers} if server.otlp_traces_endpoint else {},
     )
 
 

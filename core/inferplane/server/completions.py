@@ -104,6 +104,7 @@ class _Answer:
             model=self._model,
             choices=[self._choice(index, sequence) for index, sequence in enumerate(finished)],
             usage=self._generation.usage(),
+            metrics=self._generation.metrics(),
         )
 
     def _choice(self, index: int, sequence: Finished) -> CompletionChoice:
@@ -172,5 +173,5 @@ class _Answer:
                         choice += b',"prompt_token_ids":' + encode(prompt.token_ids)
                 yield frame.chunk(choice, generation.usage_of(index) if usage.continuous else None)
         if usage.final:
-            yield frame.usage(generation.usage())
+            yield frame.usage(generation.usage(), generation.metrics())
         yield DONE

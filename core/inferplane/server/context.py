@@ -13,6 +13,7 @@ from inferplane.server.errors import ApiError, from_engine
 from inferplane.server.logprobs import TokenNames
 from inferplane.server.request_log import RequestLog
 from inferplane.server.text_work import TextWork
+from inferplane.telemetry import Tracing
 
 if TYPE_CHECKING:
     from inferplane.config import ServerConfig
@@ -44,6 +45,8 @@ class ServerContext:
             stats=lambda: service.client.stats,
             vllm_names=prepared.config.server.enable_vllm_metric_names,
         )
+        endpoint = self.server.otlp_traces_endpoint
+        self.tracing = None if endpoint is None else Tracing.to(endpoint)
         self._describe()
 
     @property

@@ -8,6 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 
 from inferplane.client.outputs import OutputAssembler
 from inferplane.client.requests import build_requests
@@ -15,16 +16,20 @@ from inferplane.errors import InferplaneError, QueueFull, TookTooLong
 from inferplane.metrics import SequenceTimer
 from inferplane.server.claim import Claim
 from inferplane.server.errors import ApiError, bad_value, shutting_down
-from inferplane.server.responses import PromptTokensDetails, Usage
+from inferplane.server.responses import PromptTokensDetails, RequestMetrics, Usage
+from inferplane.telemetry import SequenceSpan
 from inferplane_api.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
     from typing import Any
 
+    from msgspec import UnsetType
+
     from inferplane.client.interface import RequestStream
     from inferplane.client.outputs import Increment
     from inferplane.messages import Delta, Request
+    from inferplane.metrics import RequestTimes
     from inferplane.server.context import ServerContext
     from inferplane.server.schema import GenerationBody
     from inferplane.text.generation_defaults import Api
@@ -59,6 +64,7 @@ class Finished(NamedTuple):
 
 
 class _Sequence(NamedTuple):
+    request: Request
     assembler: OutputAssembler
     timer: SequenceTimer
     num_prompt_tokens: int
@@ -147,6 +153,7 @@ class Generation:
         tokenizer = context.prepared.tokenizer
         self._sequences = [
             _Sequence(
+                request,
                 OutputAssembler(request, tokenizer),
                 SequenceTimer(context.metrics, arrival),
                 len(request.prompt_token_ids),
@@ -210,7 +217,7 @@ class Generation:
 
     def _finish(self, sequence: _Sequence, reason: str, delta: Delta, begun: bool) -> None:
         """Raises ApiError where the sequence's end is that of the request."""
-        sequence.timer.finish(reason, sequence.num_prompt_tokens)
+        self._measure(sequence, reason)
         if reason == "error":
             self._cause = "sibling"
             raise self._given_up(delta)
@@ -220,11 +227,32 @@ class Generation:
             if not begun:
                 raise shutting_down()
 
+    def _measure(self, sequence: _Sequence, reason: str) -> None:
+        sequence.timer.finish(reason, sequence.num_prompt_tokens)
+        tracing = self._context.tracing
+        if tracing is not None:
+            request = sequence.request
+            tracing.record(
+                SequenceSpan(
+                    request_id=self._request_id,
+                    model=self._context.prepared.served_names[0],
+                    began=request.arrival,
+                    times=sequence.timer.times(),
+                    num_prompt_tokens=sequence.num_prompt_tokens,
+                    num_sequences=self.n,
+                    max_tokens=request.params.max_tokens,
+                    temperature=request.params.temperature,
+                    top_p=request.params.top_p,
+                    finish_reason=reason,
+                    trace=self._claim.trace,
+                )
+            )
+
     def _measure_end(self) -> None:
         metrics = self._context.metrics
         for sequence in self._sequences:
             if not sequence.assembler.finished:
-                sequence.timer.finish("abort", sequence.num_prompt_tokens)
+                self._measure(sequence, "abort")
                 metrics.aborted(self._cause)
         metrics.max_generation_tokens.observe(max(each.assembler.num_tokens for each in self._sequences))
 
@@ -282,6 +310,12 @@ class Generation:
         cached = sum(sequence.assembler.num_cached_tokens for sequence in self._sequences[:: self.n])
         return self._usage(self._num_prompt_tokens, completion, cached)
 
+    def metrics(self) -> RequestMetrics | UnsetType | None:
+        """How long it took, where the server's owner wants it told; None for several sequences, which share no time."""
+        if not self._context.server.enable_per_request_metrics:
+            return UNSET
+        return request_metrics(self._sequences[0].timer.times()) if self.num_sequences == 1 else None
+
     def usage_at_start(self) -> Usage:
         """Before the first token."""
         return self._usage(self._num_prompt_tokens, 0, 0)
@@ -316,6 +350,23 @@ def _joined(parts: list[Increment], prompt_logprobs: list[TokenLogprobs | None] 
         prompt_logprobs=prompt_logprobs,
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
+    )
+
+
+def request_metrics(times: RequestTimes) -> RequestMetrics:
+    """As vLLM tells them."""
+
+    def milliseconds(seconds: float | None) -> float | None:
+        return None if seconds is None else round(seconds * 1000, 3)
+
+    gaps = times.num_tokens - 1
+    mean = None if times.decode is None or gaps < 1 else times.decode / gaps
+    return RequestMetrics(
+        time_to_first_token_ms=milliseconds(times.prefill),
+        generation_time_ms=milliseconds(times.decode),
+        queue_time_ms=milliseconds(times.queue),
+        mean_itl_ms=milliseconds(mean),
+        tokens_per_second=round(times.num_tokens / times.inference, 3) if times.inference else None,
     )
 
 

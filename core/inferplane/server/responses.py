@@ -23,6 +23,19 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens_details: PromptTokensDetails | None = None
 
 
+class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a request with one sequence took, as vLLM tells it: milliseconds, None where nothing was measured."""
+
+    time_to_first_token_ms: float | None
+    """Scheduled to first token."""
+    generation_time_ms: float | None
+    """First to last token."""
+    queue_time_ms: float | None
+    mean_itl_ms: float | None
+    tokens_per_second: float | None
+    """From the moment when it was scheduled."""
+
+
 class TopLogprob(msgspec.Struct, frozen=True):
     """One of the most likely tokens at a position of a chat answer."""
 
@@ -93,6 +106,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     service_tier: None = None
     system_fingerprint: None = None
     usage: Usage
+    metrics: RequestMetrics | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[int] | UnsetType = UNSET
 
@@ -121,3 +135,4 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     service_tier: None = None
     system_fingerprint: None = None
     usage: Usage
+    metrics: RequestMetrics | UnsetType | None = UNSET

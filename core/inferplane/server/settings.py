@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from inferplane.errors import InvalidValue
 from inferplane.server.tls import tls_context
+from inferplane.telemetry import check_endpoint
 
 if TYPE_CHECKING:
     from inferplane.config import ServerConfig
@@ -32,6 +33,7 @@ def check_settings(server: ServerConfig) -> None:
     """Called before anything slow starts. Raises InvalidValue naming the flag, with a remedy."""
     load_keys(server)
     tls_context(server)
+    check_endpoint(server.otlp_traces_endpoint)
     if server.allow_credentials and (not server.allowed_origins or "*" in server.allowed_origins):
         problem = "would let every web page act as the user who looks at it"
         remedy = "name the origins with --allowed-origins"

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+from msgspec import UNSET
 from starlette.responses import Response
 
 from inferplane.errors import TookTooLong
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine, Mapping
     from typing import Any
 
+    from msgspec import UnsetType
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
     from inferplane.server.claim import Claim
+    from inferplane.server.responses import RequestMetrics
 
 Result = TypeVar("Result")
 
@@ -52,9 +55,10 @@ class ChunkFrame:
             tail += b"," + encode(extra)[1:-1]
         return self._head + choice + tail + b"}\n\n"
 
-    def usage(self, usage: Usage) -> bytes:
+    def usage(self, usage: Usage, metrics: RequestMetrics | UnsetType | None = UNSET) -> bytes:
         """The last chunk: usage and no choices."""
-        return self._open + b',"choices":[],"usage":' + encode(usage) + b"}\n\n"
+        tail = b"" if metrics is UNSET else b',"metrics":' + encode(metrics)
+        return self._open + b',"choices":[],"usage":' + encode(usage) + tail + b"}\n\n"
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result | None:
