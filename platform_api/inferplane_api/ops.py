@@ -12,7 +12,7 @@ class OpSchema(NamedTuple):
     """One op. A provider's function takes the reference's arguments and gives its result within the tolerance.
 
     T is the number of tokens; "..." begins with it where it stands first. On a platform with token buckets it is always
-    one of them.
+    one of them. A result belongs to the caller: no later call of any op changes it.
     """
 
     name: str

@@ -53,7 +53,7 @@ class LinearKernel(Protocol):
         """Lay out one weight, or several that share the input and are stacked along the output, once at load."""
 
     def apply(self, x: torch.Tensor, packed: Any, bias: torch.Tensor | None) -> torch.Tensor:
-        """x [..., in_features] gives [..., sum of out_features], in x's dtype."""
+        """x [..., in_features] gives [..., sum of out_features], in x's dtype; no later call changes it."""
 
 
 @runtime_checkable

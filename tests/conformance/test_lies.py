@@ -83,6 +83,61 @@ LIES = {
         ("acme.ops provides kv_write@1",),
         only=False,
     ),
+    "silu_mul gives the same memory at every call": Planted(
+        "kernels",
+        "silu_mul(x):\n    gate, up = x.chunk(2, dim=-1)\n    return (",
+        "silu_mul(x, held={}):\n    gate, up = x.chunk(2, dim=-1)\n"
+        "    return held.setdefault((x.shape, x.dtype), torch.empty_like(up)).copy_(",
+        "ops/acme.ops-silu_mul@1-float32",
+        ("silu_mul@1", "a later call changes the result"),
+        only=False,
+    ),
+    "silu_mul has a grid of 128 rows": Planted(
+        "kernels",
+        "    gate, up = x.chunk(2, dim=-1)\n",
+        "    gate, up = x.clone().chunk(2, dim=-1)\n    up[128:] = 0\n",
+        "ops/acme.ops-silu_mul@1-float32",
+        ("silu_mul@1", "x[1030, 128]"),
+        only=False,
+    ),
+    "silu_mul has a block of 1024 columns": Planted(
+        "kernels",
+        "    gate, up = x.chunk(2, dim=-1)\n",
+        "    gate, up = x.clone().chunk(2, dim=-1)\n    up[:, 1024:] = 0\n",
+        "ops/acme.ops-silu_mul@1-float32",
+        ("silu_mul@1", "max error"),
+        only=False,
+    ),
+    "the linear kernel gives the same memory at every call": Planted(
+        "kernels",
+        "return y if bias is None else y + bias",
+        "y = y if bias is None else y + bias\n"
+        "        return self.__dict__.setdefault(y.shape, torch.empty_like(y)).copy_(y)",
+        "linear/acme.linear-dense-float32",
+        ("acme.linear", "a later call changes the result"),
+        only=False,
+    ),
+    "attention has a grid of eight rows": Planted(
+        "attention",
+        "enumerate(self.batch.seq_lens_host.tolist())",
+        "enumerate(self.batch.seq_lens_host.tolist()[:8])",
+        "attention/acme.loop-many-rows-full-float32-head16-page16-4x2-htd",
+        ("acme.loop", "many-rows"),
+    ),
+    "attention's softmax overflows": Planted(
+        "attention",
+        "scores.softmax(-1)",
+        "(scores.exp() / scores.exp().sum(-1, keepdim=True))",
+        "attention/acme.loop-large-scores-full-float32-head16-page16-4x2-htd",
+        ("acme.loop", "large-scores", "exponential"),
+    ),
+    "pinned memory has one type": Planted(
+        "platform",
+        "dtype=dtype)",
+        "dtype=torch.float32)",
+        "memory/pinned",
+        ("memory.pinned()", "torch.int64"),
+    ),
     "an op is declared and not provided": Planted(
         "kernels", '"silu_mul@1": silu_mul, ', "", "ops/acme.ops-provided", ("silu_mul@1", "lacks"), only=False
     ),

@@ -16,7 +16,7 @@ from inferplane_api.kv import KVLayout, KVView
 Case = dict[str, Any]
 
 _NUM_TOKENS = (1, 3, 17)
-_WIDTHS = (64, 100, 576)
+_WIDTHS = (64, 100, 576, 5128)
 
 
 class _Source:

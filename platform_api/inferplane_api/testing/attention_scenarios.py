@@ -20,6 +20,10 @@ SHORTEST = 12
 """Tokens that count as a prompt's unit where a page is smaller."""
 
 
+MANY_ROWS = 33
+LARGE_SCORE = 300
+
+
 def largest_chunk(backend: Any) -> int:
     """Tokens of a prompt that may stand in one step."""
     most: int = most_tokens(backend.scheduling)
@@ -137,6 +141,28 @@ def batch_invariance(point: Point, backend: Any, device: torch.device) -> None:
             raise Lie("it declares batch_invariant and a request's bits change with the batch")
 
 
+def many_rows(point: Point, backend: Any, device: torch.device) -> None:
+    """More requests in a step than there are lanes in a small grid, of different lengths."""
+    count = min(MANY_ROWS, most_rows(backend.scheduling), most_tokens(backend.scheduling))
+    world = World(point, [1 + 5 * index % 7 for index in range(count)], backend, device)
+    while any(request.remaining for request in world.requests):
+        world.step([Row(request, 1) for request in world.requests if request.remaining])
+
+
+def large_scores(point: Point, backend: Any, device: torch.device) -> None:
+    """Scores whose exponential overflows, or vanishes, though their softmax is the plainest: all are equal."""
+    prompts = [SHORTEST, 5]
+    world = World(point, [prompts[0] + 2, prompts[1] + 2], backend, device)
+    size = (LARGE_SCORE / point.scale) ** 0.5
+    for request, sign in zip(world.requests, (1, -1), strict=True):
+        request.q.zero_()[..., 0] = sign * size
+        request.k.zero_()[..., 0] = size
+    try:
+        serve(world, prompts, backend)
+    except Lie as lie:
+        raise Lie(f"scores of {LARGE_SCORE} or -{LARGE_SCORE} overflow an exponential: {lie}") from None
+
+
 def graph_replay(point: Point, backend: Any, device: torch.device) -> None:
     """A captured decode step, replayed for later steps, after `plan` has seen each."""
     if most_rows(backend.scheduling) < 2:
@@ -156,5 +182,7 @@ SCENARIOS: dict[str, Callable[[Point, Any, torch.device], None]] = {
     "permuted-pages": permuted_pages,
     "padded-rows": padded_rows,
     "k-v-none": written_by_another_layer,
+    "many-rows": many_rows,
+    "large-scores": large_scores,
 }
 """By the name that a case has."""

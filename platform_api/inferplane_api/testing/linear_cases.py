@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 ANY_SCHEME = "*"
 IN_FEATURES = 256
 STACKS = {"one weight": (48,), "three stacked weights": (64, 32, 33)}
-ROWS = ((0,), (1,), (5,), (33,), (2, 3))
-"""Leading dimensions of x: no token, one, some, and more than one dimension."""
+ROWS = ((0,), (1,), (5,), (33,), (1030,), (2, 3))
+"""Leading dimensions of x: no token, one, some, many, and more than one dimension."""
 
 TOLERANCES = {"float32": (1e-5, 1e-5), "bfloat16": (1.6e-2, 1e-2), "float16": (2e-3, 2e-3)}
 """(relative, absolute); the absolute one is multiplied with the product's usual size."""
@@ -90,6 +90,10 @@ def _compare(kernel: Any, packed: Any, weights: list[Weight], bias: torch.Tensor
         y = kernel.apply(given, packed, None if own_bias is None else own_bias.to(device))
         if not same_bytes(given, kept):
             return "it changes x"
+        held = y.clone()
+        kernel.apply(given.flip(0), packed, None if own_bias is None else own_bias.to(device))
+        if not same_bytes(y, held):
+            return "a later call changes the result of an earlier one"
         if y.dtype != kind:
             return f"the result's type is {y.dtype}, not {kind}"
         want = x.double() @ truth.T + (0.0 if own_bias is None else own_bias.double())

@@ -158,9 +158,11 @@ def _check_pinned(kit: Kit) -> None:
     import torch
 
     memory = kit.platform().memory
-    pinned = memory.pinned((3, 5), torch.float32)
-    right = tuple(pinned.shape) == (3, 5) and pinned.dtype == torch.float32 and pinned.device.type == "cpu"
-    require(right, f"{kit.spec.name}: memory.pinned() gives {list(pinned.shape)} {pinned.dtype} on {pinned.device}")
+    for shape, dtype in (((7,), torch.int64), ((2, 3), torch.bool), ((3, 5), torch.float32)):
+        pinned = memory.pinned(shape, dtype)
+        right = tuple(pinned.shape) == shape and pinned.dtype == dtype and pinned.device.type == "cpu"
+        what = f"for {list(shape)} {dtype} gives {list(pinned.shape)} {pinned.dtype} on {pinned.device}"
+        require(right, f"{kit.spec.name}: memory.pinned() {what}")
     pinned.copy_(torch.arange(15.0).reshape(3, 5))
     moved = pinned.to(kit.torch_device, non_blocking=True)
     kit.platform().runtime.synchronize()

@@ -46,6 +46,8 @@ IN_PLACE = {"kv_write": "kv", "apply_token_bitmask": "logits"}
 """Ops that change an argument and give nothing back."""
 
 SEED = 20260
+MANY_ROWS = 1030
+"""Beyond the grids and blocks of kernels that were only tried with short inputs."""
 
 
 def cases(declarations: Declarations) -> list[Case]:
@@ -95,7 +97,7 @@ def _check_op(spec: KernelSpec, schema: OpSchema, dtype: str, kit: Kit) -> None:
         if padded is None:
             continue
         tested += 1
-        problem = _compare(schema, function, reference, arguments, padded)
+        problem = _compare(schema, function, reference, arguments, padded) or _held(schema.name, function, padded)
         if problem:
             shown = describe(arguments)
             raise Lie(f"{spec.id} provides {schema.id} in {dtype} but its result is wrong for {shown}: {problem}")
@@ -104,13 +106,34 @@ def _check_op(spec: KernelSpec, schema: OpSchema, dtype: str, kit: Kit) -> None:
 
 
 def _inputs(schema: OpSchema, dtype: torch.dtype, kit: Kit) -> list[Arguments]:
-    """The contract's inputs, and the first of them without any rows."""
+    """The contract's inputs, the first of them without any rows, and one of them repeated to many rows."""
     generator = torch.Generator().manual_seed(SEED)
     inputs: list[Arguments] = find(schema.generator)(dtype, kit.torch_device, generator)
     empty = dict(inputs[0])
     for name in ROWS[schema.name]:
         empty[name] = empty[name][:0]
-    return [*inputs, empty]
+    if IN_PLACE.get(schema.name) == "kv":  # its slots must differ
+        return [*inputs, empty]
+    rows = ROWS[schema.name]
+    longest = max(inputs, key=lambda arguments: arguments[rows[0]].shape[0])
+    many = {name: _repeat(value) if name in rows else value for name, value in longest.items()}
+    return [*inputs, empty, many]
+
+
+def _repeat(x: torch.Tensor) -> torch.Tensor:
+    return x.repeat(-(-MANY_ROWS // x.shape[0]), *(1 for _ in x.shape[1:]))[:MANY_ROWS]
+
+
+def _held(name: str, function: Callable[..., Any], padded: Arguments) -> str:
+    """What a caller still holds while the op is called again stays as it is."""
+    if name in IN_PLACE:
+        return ""
+    rows = ROWS[name]
+    results = tensors(function(**padded))
+    kept = [result.clone() for result in results]
+    function(**{key: value.flip(0) if key in rows else value for key, value in padded.items()})
+    same = all(same_bytes(result, copy) for result, copy in zip(results, kept, strict=True))
+    return "" if same else "a later call changes the result of an earlier one"
 
 
 def _padded(name: str, arguments: Arguments, buckets: Sequence[int]) -> Arguments | None:
