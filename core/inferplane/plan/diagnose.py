@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from inferplane.errors import InferplaneError
@@ -14,6 +14,7 @@ from inferplane_api.spec import ProbeState
 
 if TYPE_CHECKING:
     from inferplane.plugins.discovery import Discovery
+    from inferplane.plugins.records import LeftOut
 
 EXIT_STATUS = {"ok": 0, "warning": 1, "error": 2}
 
@@ -120,15 +121,20 @@ def _leftovers() -> list[Finding]:
 
 def _left_out(discovery: Discovery) -> list[Finding]:
     """Installed, and not used because the user says so: no fault."""
+    used = {entry.distribution for entry in discovery.entries}
     return [
         Finding(
             level="ok",
             subject="plugins",
-            message=f"{item.distribution} {item.version} is left out: {item.reason}",
+            message=f"{item.distribution} {item.version} is left out{_part(item, used)}: {item.reason}",
             remedy=item.remedy,
         )
         for item in discovery.left_out
     ]
+
+
+def _part(item: LeftOut, used: Container[str]) -> str:
+    return f" in part ({', '.join(item.names)})" if item.distribution in used else ""
 
 
 def _copies(entries: Iterable[PluginEntry]) -> list[Finding]:

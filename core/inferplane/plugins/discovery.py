@@ -29,8 +29,10 @@ from inferplane.plugins.inspection import (
 from inferplane.plugins.inventory import API, CORE, KINDS, PluginEntry, lowest_api, read_installed
 from inferplane.plugins.modes import LOCKED, admit
 from inferplane.plugins.ownership import ownership_problems
+from inferplane.plugins.policy import Policy, policy_from
 from inferplane.plugins.process import ChildWorker, ProcessNotStarted, Worker
 from inferplane.plugins.records import (
+    NOT_LISTED,
     Found,
     FoundAttention,
     FoundFormat,
@@ -38,6 +40,7 @@ from inferplane.plugins.records import (
     FoundKernel,
     FoundModel,
     FoundPlatform,
+    FoundProcessor,
     LeftOut,
     Problem,
     Refused,
@@ -110,6 +113,7 @@ class Discovery:
         self.kernels: list[FoundKernel] = []
         self.formats: list[FoundFormat] = []
         self.models: list[FoundModel] = []
+        self.logits_processors: list[FoundProcessor] = []
         self.hook_plugins: list[FoundHooks] = []
         """Those of the group `inferplane.plugins` none of whose hooks has failed."""
         self.refused: list[Refused] = []
@@ -233,6 +237,7 @@ class Discovery:
             "inferplane.kernels": self.kernels,
             "inferplane.quantization": self.formats,
             "inferplane.models": self.models,
+            "inferplane.logits_processors": self.logits_processors,
             HOOKS: self.hook_plugins,
         }
         self._tell_patched([item.entry for item in inspection.entries], inspection.patched)
@@ -322,6 +327,7 @@ def discover(
     )
     discovery.problems += ownership_problems(discovery)
     discovery.problems += _unknown_groups(everything)
+    discovery.problems += _parted(entries, left_out, policy_from(config.plugins, config.disable_plugins, environ))
     discovery.problems += [
         Problem(
             level="warning",
@@ -376,6 +382,22 @@ def _inspect_all(
 def _variables(discovery: Discovery, environ: Mapping[str, str], *, unread: bool) -> list[Problem]:
     options = [option for found in discovery.platforms if found.spec for option in found.spec.options]
     return unknown_variables(environ, [option.variable for option in options if option.variable], unread=unread)
+
+
+def _parted(entries: Iterable[PluginEntry], left_out: Iterable[LeftOut], policy: Policy) -> list[Problem]:
+    """A list that names one entry point leaves out the others of its package, such as a platform's own kernels."""
+    owners = {entry.distribution for entry in entries if entry.name in (policy.allow or ())}
+    return [
+        Problem(
+            level="warning",
+            code=NOT_LISTED,
+            message=f"{item.distribution} {item.version} is used in part, without {', '.join(item.names)}: "
+            f"{item.reason.hint}",
+            remedy=item.remedy,
+        )
+        for item in left_out
+        if item.distribution in owners and item.reason.code == NOT_LISTED
+    ]
 
 
 def _unknown_groups(entries: list[PluginEntry]) -> list[Problem]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from inferplane.errors import InvalidValue
 from inferplane.plugins.inventory import CORE, PluginEntry
 from inferplane.plugins.lockfile import read_lock, require_locked
-from inferplane.plugins.policy import Policy, is_denied, policy_from, usable
+from inferplane.plugins.policy import Policy, denying_name, policy_from, usable
 from inferplane.plugins.records import DISABLED, NOT_LISTED, NOT_LOCKED, LeftOut
 from inferplane_api.spec import Reason
 
@@ -58,11 +58,12 @@ def _left_out(
 ) -> tuple[LeftOut, ...]:
     """One record a distribution and reason."""
     used = set(entries)
-    found: dict[tuple[str, str, Reason], list[PluginEntry]] = {}
+    found: dict[tuple[str, str, Reason, str], list[PluginEntry]] = {}
     for entry in everything:
         if entry not in used:
             reason = _reason(entry, policy, locked)
-            found.setdefault((entry.distribution, entry.version, reason), []).append(entry)
+            named = denying_name(entry, policy) if reason.code == DISABLED else ""
+            found.setdefault((entry.distribution, entry.version, reason, named), []).append(entry)
     return tuple(
         LeftOut(
             distribution=distribution,
@@ -70,14 +71,15 @@ def _left_out(
             names=tuple(entry.name for entry in entries),
             kinds=tuple(entry.kind for entry in entries),
             reason=reason,
+            named=named,
         )
-        for (distribution, version, reason), entries in found.items()
+        for (distribution, version, reason, named), entries in found.items()
     )
 
 
 def _reason(entry: PluginEntry, policy: Policy, locked: frozenset[str] | None) -> Reason:
     if locked is not None and entry.distribution not in locked:
         return Reason(code=NOT_LOCKED, hint="not in the lock file")
-    if is_denied(entry, policy):
+    if denying_name(entry, policy):
         return Reason(code=DISABLED, hint="by --disable-plugins")
     return Reason(code=NOT_LISTED, hint=f"not named by {policy.allow_field}")

@@ -65,6 +65,8 @@ def _names(discovery: Discovery) -> dict[str, dict[str, list[Owner]]]:
         add("kernel", kernel.spec.id, kernel.distribution, kernel.version)
     for weights in discovery.formats:
         add("checkpoint format", weights.spec.id, weights.distribution, weights.version)
+    for processor in discovery.logits_processors:
+        add("logits processor", processor.spec.id, processor.distribution, processor.version)
     for model in discovery.models:
         add(MODEL, model.spec.model_type, model.distribution, model.version)
     return kinds

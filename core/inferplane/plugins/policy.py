@@ -60,9 +60,9 @@ def usable(entries: Iterable[PluginEntry], policy: Policy) -> list[PluginEntry]:
     ]
 
 
-def is_denied(entry: PluginEntry, policy: Policy) -> bool:
-    """True when the deny-list names the entry."""
-    return any(_parse(name, "disable_plugins").names(entry) for name in policy.deny)
+def denying_name(entry: PluginEntry, policy: Policy) -> str:
+    """The first name of the deny-list that is one of the entry, as the user wrote it; "" without one."""
+    return next((name for name in policy.deny if _parse(name, "disable_plugins").names(entry)), "")
 
 
 class _Name(NamedTuple):

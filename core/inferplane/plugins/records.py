@@ -11,6 +11,7 @@ from inferplane_api import API_VERSION
 from inferplane_api.spec import (
     AttentionSpec,
     KernelSpec,
+    LogitsProcessorSpec,
     ModelPluginSpec,
     PlatformSpec,
     ProbeResult,
@@ -55,6 +56,7 @@ FoundAttention = Found[AttentionSpec]
 FoundKernel = Found[KernelSpec]
 FoundFormat = Found[WeightFormatSpec]
 FoundModel = Found[ModelPluginSpec]
+FoundProcessor = Found[LogitsProcessorSpec]
 
 
 class FoundPlatform(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +106,8 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     """The kind of each name: "platforms", "attention", ..."""
     reason: Reason
     """plugin.disabled, plugin.not_listed or plugin.not_locked; its hint says by what."""
+    named: str = ""
+    """What the deny-list calls it; "": the distribution."""
 
     @property
     def remedy(self) -> str:
@@ -111,7 +115,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
         if self.reason.code == NOT_LOCKED:
             return "`inferplane plugins lock` accepts what is installed"
         if self.reason.code == DISABLED:
-            return f"take {self.distribution} off --disable-plugins"
+            return f"take {self.named or self.distribution} off --disable-plugins"
         return f"add {self.distribution} to --plugins or INFERPLANE_PLUGINS"
 
     def describe(self) -> str:

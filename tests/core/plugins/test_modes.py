@@ -13,6 +13,7 @@ import pytest
 from inferplane.cli.main import main
 from inferplane.config import PlatformConfig
 from inferplane.errors import InferplaneError, InvalidValue
+from inferplane.plan.diagnose import diagnose
 from inferplane.plugins.discovery import Discovery, discover
 from inferplane.plugins.inventory import list_entry_points
 from inferplane.plugins.lockfile import (
@@ -290,6 +291,32 @@ def test_listed_uses_what_is_named_and_nothing_else(two: Path, host: HostInfo, w
     auto = PlatformConfig(plugins=("platforms:acme",))
     with discover(host, auto, environ={}) as discovery:
         assert "acme-models" in names(discovery), "in mode auto, a name for one kind leaves the others alone"
+
+
+def test_a_list_that_names_a_part_of_a_package_tells_what_it_lacks(host: HostInfo, write_distribution: Write) -> None:
+    points = {"platforms": {"acme": "PLATFORM"}, "attention": {"acme.fast": "FAST"}}
+    write_distribution("acme-npu", "raise RuntimeError", points)
+
+    def told(**options: object) -> list[str]:
+        with discover(host, PlatformConfig(**options), environ={}) as discovery:
+            return [f"{each.message}; {each.remedy}" for each in discovery.problems if each.code == "plugin.not_listed"]
+
+    assert told(plugins=("acme",)) == [
+        "acme-npu 1.2 is used in part, without acme.fast: not named by plugins; add acme-npu to --plugins or "
+        "INFERPLANE_PLUGINS"
+    ]
+    for names in (("acme-npu",), ("platforms:acme",), ("inferplane",)):
+        assert not told(plugins=names), "the whole package, a kind on purpose, or nothing of it"
+
+
+def test_what_to_take_off_the_deny_list_is_what_stands_there(host: HostInfo, write_distribution: Write) -> None:
+    points = {"platforms": {"acme": "PLATFORM"}, "attention": {"acme.fast": "FAST"}}
+    write_distribution("acme-npu", "raise RuntimeError", points)
+    with discover(host, PlatformConfig(disable_plugins=("attention:acme.fast",)), environ={}) as discovery:
+        item = next(item for item in discovery.left_out if item.distribution == "acme-npu")
+        assert (item.names, item.remedy) == (("acme.fast",), "take attention:acme.fast off --disable-plugins")
+        told = [finding.message for finding in diagnose(discovery, None)]
+    assert any(text.startswith("acme-npu 1.2 is left out in part (acme.fast)") for text in told)
 
 
 def test_listed_takes_the_variable_and_refuses_no_list(two: Path, host: HostInfo) -> None:
