@@ -17,7 +17,11 @@ enum IpKind : int32_t {
   IP_GATED = 4,
   IP_KV_WRITE = 5,
   IP_ATTENTION = 6,
-  IP_NUM_KINDS = 7,
+  IP_QUANTIZE = 7,
+  IP_QUANT_LINEAR = 8,
+  IP_QUANT_PACK = 9,
+  IP_QUANT_ROWS = 10,
+  IP_NUM_KINDS = 11,
 };
 
 struct IpOp {
@@ -134,6 +138,64 @@ struct IpAttention {
   float softcap;               // 0: none
 };
 
+// ggml's block formats
+enum IpScheme : int32_t {
+  IP_Q4_0 = 0,
+  IP_Q4_1 = 1,
+  IP_Q5_0 = 2,
+  IP_Q5_1 = 3,
+  IP_Q8_0 = 4,
+  IP_Q4_K = 5,
+  IP_Q5_K = 6,
+  IP_Q6_K = 7,
+  IP_NUM_SCHEMES = 8,
+};
+
+// quantized = x[m, k] rounded to 8 bits for weights of a scheme; IP_QUANTIZED_BYTES a group of 32. k counts whole groups.
+constexpr int64_t IP_QUANTIZED_BYTES = 48;
+struct IpQuantize {
+  int64_t rows;
+  const void* x;
+  void* quantized;
+  int64_t x_stride;
+  int32_t k;
+  int32_t scheme;
+};
+
+// y[m, n] = x[m, k] · Wᵀ + bias, W packed by IP_QUANT_PACK
+struct IpQuantLinear {
+  int64_t rows;
+  const void* x;           // read where `quantized` is null: by every thread, for few rows
+  const void* quantized;   // by IP_QUANTIZE, for the same scheme
+  const void* packed;
+  const void* bias;        // null or [n], in the activations' type
+  void* y;
+  int64_t x_stride, y_stride;
+  int32_t n, k;
+  int32_t scheme;
+};
+
+// Rows [first, first + count) of a packed matrix of n rows, from blocks as ggml has them; what is not packed must be zero.
+struct IpQuantPack {
+  const void* blocks;
+  int64_t stride;          // bytes between rows
+  void* packed;            // ip_quant_packed_bytes
+  int32_t* too_large;      // becomes 1 where a scale has no float16
+  int32_t first, count, n, k;
+  int32_t scheme;
+};
+
+// y[m, k] = row ids[m] of a packed matrix
+struct IpQuantRows {
+  int64_t rows;
+  const int64_t* ids;
+  const void* packed;
+  void* y;
+  int64_t y_stride;
+  int32_t n, k;
+  int32_t scheme;
+};
+
 struct IpPool;
 
 // The name of the instruction set in use. `force` is null or one of ip_isa_names.
@@ -150,4 +212,6 @@ int64_t ip_packed_bytes(int32_t type, int32_t n, int32_t k);
 // Packs rows [first, first + count) of an output matrix of n rows; `stride` is between rows of w.
 void ip_pack_linear(int32_t type, const void* w, int64_t stride, int32_t first, int32_t count, int32_t n, int32_t k,
                     void* packed);
+// Bytes of W[n, k] of a scheme, packed for the selected instruction set.
+int64_t ip_quant_packed_bytes(int32_t scheme, int32_t n, int32_t k);
 }

@@ -5,7 +5,7 @@
 // pack a block of keys and values once for many queries and multiply with the kernel of the linear layers.
 
 constexpr int kBlock = 128;       // keys a time
-constexpr int kQueries = 64;      // queries of a piece of a prompt chunk
+constexpr int kQueries = 128;     // most queries of a piece of a prompt chunk
 constexpr int kHeads = 4;         // query heads whose sums stay in registers
 constexpr int kShortSplit = 256;  // keys that are worth a piece of their own
 
@@ -20,117 +20,145 @@ IP_INLINE int64_t cache_offset(const IpCache& cache, const int32_t* pages, int t
 
 IP_INLINE float capped(float score, float cap) { return cap > 0 ? cap * std::tanh(score / cap) : score; }
 
-// scores[g][t] of `heads` query heads with `count` keys; q is float32, [heads][size padded to a vector].
-template <class C>
-void decode_scores(const IpAttention& a, const float* q, int q_stride, int heads, const int32_t* pages, int first,
-                   int count, int kv_head, float* scores) {
+// Queries of a decode row: as they are where they are multiplied in the cache's own type, else float32.
+template <class T, class C>
+struct Queries {
+  // Pairs of bfloat16 are multiplied by one instruction, if vectors of them fill the head.
+  static constexpr bool kSame = std::is_same_v<T, C> && T::kGroup == 2;
+  const typename T::Element* own;
+  const float* wide;
+  int64_t own_stride;
+  int wide_stride;
+};
+
+// scores[R][t] of R query heads with `count` keys
+template <class T, class C, int R>
+void decode_scores(const IpAttention& a, const Queries<T, C>& q, int head, const int32_t* pages, int first, int count,
+                   int kv_head, float* scores) {
+  const int per_page = a.cache.tokens_per_page;
+  const int64_t token_stride = a.cache.token_stride, head_offset = kv_head * a.cache.head_stride;
+  const auto* keys = at<C>(a.cache.k, head_offset);
+  const auto row_of = [&](int t) {
+    const int token = first + std::min(t, count - 1);
+    return keys + static_cast<int64_t>(pages[token / per_page]) * a.cache.page_stride +
+           static_cast<int64_t>(token % per_page) * token_stride;
+  };
+  const bool same = Queries<T, C>::kSame && a.size % (2 * kLanes) == 0;
   const int rest = a.size / kLanes * kLanes;
-  for (int t = 0; t < count; ++t) {
-    const auto* k = at<C>(a.cache.k, cache_offset(a.cache, pages, first + t, kv_head));
-    for (int g = 0; g < heads; g += kHeads) {
-      const int some = std::min(kHeads, heads - g);
-      vf sums[kHeads] = {};
-      for (int i = 0; i < rest; i += kLanes) {
-        const vf key = C::load_v(k + i);
-        for (int j = 0; j < kHeads; ++j) sums[j] += key * load<vf>(q + (g + std::min(j, some - 1)) * q_stride + i);
+  for (int t = 0; t < count; t += kLanes) {
+    vf sums[R][kLanes];
+    for (int u = 0; u < kLanes; ++u) {
+      const auto* k = row_of(t + u);
+      vf sum[R] = {};
+      if (same) {
+        if constexpr (Queries<T, C>::kSame) {
+          for (int i = 0; i < a.size; i += 2 * kLanes) {
+            const vu key = load<vu>(k + i);
+            for (int r = 0; r < R; ++r) sum[r] = T::dot(sum[r], key, load<vu>(q.own + (head + r) * q.own_stride + i));
+          }
+        }
+      } else {
+        for (int i = 0; i < rest; i += kLanes) {
+          const vf key = C::load_v(k + i);
+          for (int r = 0; r < R; ++r) sum[r] += key * load<vf>(q.wide + (head + r) * q.wide_stride + i);
+        }
+        for (int i = rest; i < a.size; ++i)
+          for (int r = 0; r < R; ++r) sum[r][0] += C::to_float(k[i]) * q.wide[(head + r) * q.wide_stride + i];
       }
-      for (int j = 0; j < some; ++j) {
-        float sum = sum_of(sums[j]);
-        for (int i = rest; i < a.size; ++i) sum += C::to_float(k[i]) * q[(g + j) * q_stride + i];
-        scores[(g + j) * kBlock + t] = sum;
-      }
+      for (int r = 0; r < R; ++r) sums[r][u] = sum[r];
     }
+    for (int r = 0; r < R; ++r) store(scores + (head + r) * kBlock + t, sums_of(sums[r]));
   }
 }
 
-// out[g][size] += weights[g][t] · v[t]
-template <class C>
-void decode_values(const IpAttention& a, const float* weights, int heads, const int32_t* pages, int first, int count,
+// out[R][size] += weights[R][t] · v[t]
+template <class C, int R>
+void decode_values(const IpAttention& a, const float* weights, int head, const int32_t* pages, int first, int count,
                    int kv_head, float* out, int out_stride) {
   constexpr int kWide = 4;
   const int64_t offset0 = kv_head * a.cache.head_stride;
   const int rest = a.size / kLanes * kLanes;
   const int per_page = a.cache.tokens_per_page;
-  for (int g = 0; g < heads; g += kHeads) {
-    const int some = std::min(kHeads, heads - g);
-    for (int i0 = 0; i0 < rest; i0 += kWide * kLanes) {
-      const int wide = std::min(kWide, (rest - i0) / kLanes);
-      vf sums[kHeads][kWide] = {};
+  weights += head * kBlock;
+  out += head * out_stride;
+  for (int i0 = 0; i0 < rest; i0 += kWide * kLanes) {
+    with_rows<kWide>(std::min(kWide, (rest - i0) / kLanes), [&](auto constant) {
+      constexpr int W = decltype(constant)::value;
+      vf sums[R][W];
+      for (int r = 0; r < R; ++r)
+        for (int w = 0; w < W; ++w) sums[r][w] = load<vf>(out + r * out_stride + i0 + w * kLanes);
       for (int t = 0; t < count;) {
         const int token = first + t, in_page = token % per_page, run = std::min(count - t, per_page - in_page);
         const auto* v = at<C>(a.cache.v, static_cast<int64_t>(pages[token / per_page]) * a.cache.page_stride +
                                              in_page * a.cache.token_stride + offset0 + i0);
-        if (wide == kWide) {
-          for (int u = 0; u < run; ++u, v += a.cache.token_stride)
-            for (int w = 0; w < kWide; ++w) {
-              const vf value = C::load_v(v + w * kLanes);
-              for (int j = 0; j < kHeads; ++j)
-                sums[j][w] += weights[(g + std::min(j, some - 1)) * kBlock + t + u] * value;
-            }
-        } else {
-          for (int u = 0; u < run; ++u, v += a.cache.token_stride)
-            for (int w = 0; w < wide; ++w) {
-              const vf value = C::load_v(v + w * kLanes);
-              for (int j = 0; j < some; ++j) sums[j][w] += weights[(g + j) * kBlock + t + u] * value;
-            }
-        }
+        for (int u = 0; u < run; ++u, v += a.cache.token_stride)
+          for (int w = 0; w < W; ++w) {
+            const vf value = C::load_v(v + w * kLanes);
+            for (int r = 0; r < R; ++r) sums[r][w] += weights[r * kBlock + t + u] * value;
+          }
         t += run;
       }
-      for (int j = 0; j < some; ++j)
-        for (int w = 0; w < wide; ++w) {
-          float* to = out + (g + j) * out_stride + i0 + w * kLanes;
-          store(to, load<vf>(to) + sums[j][w]);
-        }
-    }
-    for (int i = rest; i < a.size; ++i)
-      for (int j = 0; j < some; ++j) {
-        float sum = 0;
-        for (int t = 0; t < count; ++t)
-          sum += weights[(g + j) * kBlock + t] *
-                 C::to_float(at<C>(a.cache.v, cache_offset(a.cache, pages, first + t, kv_head))[i]);
-        out[(g + j) * out_stride + i] += sum;
-      }
+      for (int r = 0; r < R; ++r)
+        for (int w = 0; w < W; ++w) store(out + r * out_stride + i0 + w * kLanes, sums[r][w]);
+    });
   }
+  for (int i = rest; i < a.size; ++i)
+    for (int r = 0; r < R; ++r) {
+      float sum = 0;
+      for (int t = 0; t < count; ++t)
+        sum += weights[r * kBlock + t] *
+               C::to_float(at<C>(a.cache.v, cache_offset(a.cache, pages, first + t, kv_head))[i]);
+      out[r * out_stride + i] += sum;
+    }
 }
 
-// Turns a block of scores into weights and moves the running maximum and sum; returns what earlier sums shrink by.
-IP_INLINE float softmax_block(float* scores, int count, float scale, float cap, float& maximum, float& total) {
+constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
+
+// Scores in units of a factor of two: what the softmax multiplies raw scores by.
+IP_INLINE float exponent_scale(const IpAttention& a) { return a.softcap > 0 ? kLog2E : a.scale * kLog2E; }
+
+IP_INLINE void cap_scores(const IpAttention& a, float* scores, int count) {
+  if (a.softcap > 0)
+    for (int t = 0; t < count; ++t) scores[t] = capped(scores[t] * a.scale, a.softcap);
+}
+
+// Turns a block of scores into weights, in place or as T's elements, and moves the running maximum (in powers of two)
+// and sum; returns what earlier sums shrink by. The scale is positive.
+template <class E, class Store>
+IP_INLINE float softmax_block(const float* scores, int count, float scale, float& maximum, float& total, E* out,
+                              Store&& store_weights) {
   int t = 0;
   float largest = -INFINITY;
-  if (cap > 0) {
-    for (; t < count; ++t) {
-      scores[t] = capped(scores[t] * scale, cap);
-      largest = scores[t] > largest ? scores[t] : largest;
-    }
-  } else {
-    vf most = splat(-INFINITY);
-    for (; t + kLanes <= count; t += kLanes) {
-      const vf score = load<vf>(scores + t) * scale;
-      store(scores + t, score);
-      most = max_of(most, score);
-    }
-    if (t) largest = largest_of(most);
-    for (; t < count; ++t) {
-      scores[t] *= scale;
-      largest = scores[t] > largest ? scores[t] : largest;
-    }
-  }
+  vf most = splat(-INFINITY);
+  for (; t + kLanes <= count; t += kLanes) most = max_of(load<vf>(scores + t), most);
+  if (t) largest = largest_of(most);
+  for (; t < count; ++t) largest = scores[t] > largest ? scores[t] : largest;
+  largest *= scale;
   // A block whose scores are all NaN must give NaN, not zero.
   const float next = largest > maximum ? largest : maximum;
   const float base = next == -INFINITY ? 0.0f : next;
   vf sums = vf{};
-  float sum = 0;
   for (t = 0; t + kLanes <= count; t += kLanes) {
-    const vf weight = exp_of(load<vf>(scores + t) - base);
-    store(scores + t, weight);
+    const vf weight = exp2_of(load<vf>(scores + t) * scale - base);
+    store_weights(out + t, weight);
     sums += weight;
   }
-  for (; t < count; ++t) {
-    scores[t] = exp_of(splat(scores[t] - base))[0];
-    sum += scores[t];
+  float sum = sum_of(sums);
+  if (t < count) {
+    float tail[kLanes];
+    for (int i = 0; i < kLanes; ++i) tail[i] = t + i < count ? scores[t + i] : 0.0f;
+    vf weight = exp2_of(load<vf>(tail) * scale - base);
+    for (int i = 0; i < kLanes; ++i) {
+      if (t + i < count) {
+        sum += weight[i];
+      } else {
+        weight[i] = 0;
+      }
+    }
+    store_weights(out + t, weight);
   }
-  const float shrink = maximum == -INFINITY ? 0.0f : exp_of(splat(maximum - base))[0];
-  total = total * shrink + sum_of(sums) + sum;
+  const float shrink = maximum == -INFINITY ? 0.0f : exp2_of(splat(maximum - base))[0];
+  total = total * shrink + sum;
   maximum = next;
   return shrink;
 }
@@ -147,23 +175,34 @@ void decode_piece(const IpAttention& a, int row, int kv_head, Span span, char* s
   float* q = reinterpret_cast<float*>(scratch);
   float* scores = q + group * q_stride;
   const int token = a.batch->query_start[row];
+  const auto* own = at<T>(a.q, token * a.q_stride + static_cast<int64_t>(kv_head) * group * a.size);
   for (int g = 0; g < group; ++g) {
-    const auto* from = at<T>(a.q, token * a.q_stride + static_cast<int64_t>(kv_head * group + g) * a.size);
-    for (int i = 0; i < q_stride; ++i) q[g * q_stride + i] = i < a.size ? T::to_float(from[i]) : 0.0f;
-    for (int i = 0; i < a.size; ++i) out[g * out_stride + i] = 0;
+    for (int i = 0; i < q_stride; ++i)
+      q[g * q_stride + i] = i < a.size ? T::to_float(own[static_cast<int64_t>(g) * a.size + i]) : 0.0f;
+    for (int i = 0; i < out_stride; ++i) out[g * out_stride + i] = 0;
     partials[g] = {-INFINITY, 0};
   }
+  const Queries<T, C> queries{own, q, a.size, q_stride};
   const int32_t* pages = a.batch->page_table + row * a.batch->table_stride;
+  const float scale = exponent_scale(a);
   for (int first = span.first; first < span.last; first += kBlock) {
     const int count = std::min(kBlock, span.last - first);
-    decode_scores<C>(a, q, q_stride, group, pages, first, count, kv_head, scores);
+    for (int g = 0; g < group; g += kHeads)
+      with_rows<kHeads>(std::min(kHeads, group - g), [&](auto constant) {
+        decode_scores<T, C, decltype(constant)::value>(a, queries, g, pages, first, count, kv_head, scores);
+      });
     for (int g = 0; g < group; ++g) {
-      const float shrink =
-          softmax_block(scores + g * kBlock, count, a.scale, a.softcap, partials[g].maximum, partials[g].total);
+      float* score = scores + g * kBlock;
+      cap_scores(a, score, count);
+      const float shrink = softmax_block(score, count, scale, partials[g].maximum, partials[g].total, score,
+                                         [](float* to, vf weight) { store(to, weight); });
       if (first != span.first)
-        for (int i = 0; i < a.size; ++i) out[g * out_stride + i] *= shrink;
+        for (int i = 0; i < out_stride; ++i) out[g * out_stride + i] *= shrink;
     }
-    decode_values<C>(a, scores, group, pages, first, count, kv_head, out, out_stride);
+    for (int g = 0; g < group; g += kHeads)
+      with_rows<kHeads>(std::min(kHeads, group - g), [&](auto constant) {
+        decode_values<C, decltype(constant)::value>(a, scores, g, pages, first, count, kv_head, out, out_stride);
+      });
   }
 }
 
@@ -172,7 +211,7 @@ IP_INLINE void write_head(const IpAttention& a, int token, int head, const float
   auto* out = at<T>(a.out, token * a.out_stride + static_cast<int64_t>(head) * a.size);
   const float scale = partial.total > 0 || partial.total != partial.total ? 1.0f / partial.total : 0.0f;
   for (int i = 0; i < a.size; ++i) out[i] = T::from_float(sums[i] * scale);
-  if (a.lse) a.lse[static_cast<int64_t>(token) * a.heads + head] = partial.maximum + std::log(partial.total);
+  if (a.lse) a.lse[static_cast<int64_t>(token) * a.heads + head] = partial.maximum * kLn2 + std::log(partial.total);
 }
 
 template <class T>
@@ -204,7 +243,6 @@ void pack_block(const IpAttention& a, const int32_t* pages, int first, int count
   for (int t = 0; t < count; ++t) {
     const int64_t offset = cache_offset(a.cache, pages, first + t, kv_head);
     const auto* k = at<C>(a.cache.k, offset);
-    const auto* v = at<C>(a.cache.v, offset);
     E* to_k = keys + t / kPanel * key_panel + t % kPanel * G;
     if constexpr (std::is_same_v<T, C>) {
       const int whole = a.size / G;
@@ -216,6 +254,23 @@ void pack_block(const IpAttention& a, const int32_t* pages, int first, int count
         for (int j = 0; j < G; ++j)
           to_k[g * kPanel * G + j] = g * G + j < a.size ? T::from_float(C::to_float(k[g * G + j])) : E{};
     }
+  }
+  // Values of two tokens side by side where a lane holds two, a vector at a time.
+  int paired = 0;
+  if constexpr (std::is_same_v<T, C> && G == 2) {
+    if (a.size % kPanel == 0)
+      for (; paired + 2 <= count; paired += 2) {
+        const auto* v0 = at<C>(a.cache.v, cache_offset(a.cache, pages, first + paired, kv_head));
+        const auto* v1 = at<C>(a.cache.v, cache_offset(a.cache, pages, first + paired + 1, kv_head));
+        E* to = values + paired / 2 * (kPanel * 2);
+        for (int i = 0; i < a.size; i += kLanes) {
+          const vu low = __builtin_convertvector(load<vh>(v0 + i), vu), high = __builtin_convertvector(load<vh>(v1 + i), vu);
+          store(to + i / kPanel * value_panel + i % kPanel * 2, low | (high << 16));
+        }
+      }
+  }
+  for (int t = paired; t < count; ++t) {
+    const auto* v = at<C>(a.cache.v, cache_offset(a.cache, pages, first + t, kv_head));
     E* to_v = values + t / G * (kPanel * G) + t % G;
     for (int i = 0; i < sizes; ++i) {
       E value{};
@@ -237,9 +292,13 @@ void pack_block(const IpAttention& a, const int32_t* pages, int first, int count
     for (int i = 0; i < sizes; ++i) values[i / kPanel * value_panel + t / G * (kPanel * G) + i % kPanel * G + t % G] = E{};
 }
 
-int queries_of_piece(const IpAttention& a) {
+// As many as the scratch memory holds, but no more than give every thread several pieces: the last ones end together.
+int queries_of_piece(const IpAttention& a, int threads) {
   const int64_t row_bytes = static_cast<int64_t>(a.heads / a.kv_heads) * (a.size + kPanel) * 4;
-  return static_cast<int>(std::clamp<int64_t>((1 << 20) / row_bytes, 1, kQueries));
+  const int most = static_cast<int>(std::clamp<int64_t>((1 << 20) / row_bytes, 1, kQueries));
+  const int64_t prompt_tokens = a.batch->num_tokens - a.batch->num_decode_rows;
+  const int64_t share = prompt_tokens * a.kv_heads / (6 * threads);
+  return static_cast<int>(std::clamp<int64_t>(share, std::min(32, most), most));
 }
 
 template <class T, class C>
@@ -260,7 +319,7 @@ void prompt_piece(const IpAttention& a, int row, int kv_head, int first_query, i
   auto* keys = reinterpret_cast<E*>(carve((kBlock + kPanel - 1) / kPanel * key_panel * sizeof(E)));
   auto* values = reinterpret_cast<E*>(carve(sizes / kPanel * value_panel * sizeof(E)));
   auto* scores = reinterpret_cast<float*>(carve(kTile * kBlock * sizeof(float)));
-  auto* weights = reinterpret_cast<E*>(carve(kTile * kBlock * sizeof(E)));
+  auto* weights = reinterpret_cast<E*>(carve((kTile * kBlock + kLanes) * sizeof(E)));
   auto* partials = reinterpret_cast<Partial*>(carve(group * queries * sizeof(Partial)));
   auto* sums = reinterpret_cast<float*>(carve(static_cast<int64_t>(group) * queries * sizes * sizeof(float)));
   for (int i = 0; i < group * queries; ++i) partials[i] = {-INFINITY, 0};
@@ -269,6 +328,7 @@ void prompt_piece(const IpAttention& a, int row, int kv_head, int first_query, i
   const int first_position = before + first_query, last_position = before + last_query - 1;
   const int begin = a.window > 0 ? std::max(0, first_position - a.window + 1) : 0;
   const int tiles = (queries + kTile - 1) / kTile;
+  const float scale = exponent_scale(a);
   for (int first = begin; first <= last_position; first += kBlock) {
     const int count = std::min(kBlock, last_position + 1 - first);
     pack_block<T, C>(a, pages, first, count, kv_head, keys, values);
@@ -299,11 +359,15 @@ void prompt_piece(const IpAttention& a, int row, int kv_head, int first_query, i
             const int start = a.window > 0 ? std::clamp(position - a.window + 1 - first, 0, end) : 0;
             Partial& partial = partials[index];
             float shrink = 1;
-            if (end > start)
-              shrink = softmax_block(score + start, end - start, a.scale, a.softcap, partial.maximum, partial.total);
-            for (int t = 0; t < start; ++t) score[t] = 0;
-            for (int t = end; t < (seen + kLanes - 1) / kLanes * kLanes; ++t) score[t] = 0;
-            for (int t = 0; t < seen; t += kLanes) T::store_v(weight + t, load<vf>(score + t));
+            int done = start;
+            for (int t = 0; t < start; ++t) weight[t] = E{};
+            if (end > start) {
+              cap_scores(a, score + start, end - start);
+              shrink = softmax_block(score + start, end - start, scale, partial.maximum, partial.total, weight + start,
+                                     [](E* to, vf w) { T::store_v(to, w); });
+              done = start + (end - start + kLanes - 1) / kLanes * kLanes;
+            }
+            for (int t = done; t < seen; ++t) weight[t] = E{};
             if (shrink != 1) {
               float* sum = sums + static_cast<int64_t>(index) * sizes;
               for (int i = 0; i < sizes; i += kLanes) store(sum + i, load<vf>(sum + i) * shrink);
@@ -327,16 +391,18 @@ void prompt_piece(const IpAttention& a, int row, int kv_head, int first_query, i
 }
 
 // Pieces of a decode row's keys: one where there is other work, more where threads would wait.
-IP_INLINE int splits_of(const IpAttention& a, Span span, int threads) {
+IP_INLINE int splits_of(const IpAttention& a, Span span, int threads, int64_t piece_bytes) {
   const int others = std::max(1, a.batch->num_decode_rows * a.kv_heads);
-  if (others >= 4 * threads) return 1;
-  return std::clamp(std::min((4 * threads + others - 1) / others, (span.last - span.first) / kShortSplit), 1, 64);
+  if (others >= 4 * threads || others > kSharedCounters) return 1;
+  const int fit = static_cast<int>(std::min<int64_t>(kSharedOfThread * threads / (piece_bytes * others), 64));
+  const int wanted = std::min((4 * threads + others - 1) / others, (span.last - span.first) / kShortSplit);
+  return std::clamp(wanted, 1, std::max(1, fit));
 }
 
 template <class T, class C>
 void attention_of(const IpAttention& a, Worker& worker) {
   const IpBatch& batch = *a.batch;
-  const int group = a.heads / a.kv_heads, queries = queries_of_piece(a);
+  const int group = a.heads / a.kv_heads, queries = queries_of_piece(a, worker.count);
   const int sizes = (a.size + kLanes - 1) / kLanes * kLanes;
   const int64_t piece_floats = static_cast<int64_t>(group) * (sizes + 2);
   // Every thread counts the pieces alike: first the prompt chunks, the longest work, then the decode rows.
@@ -355,16 +421,17 @@ void attention_of(const IpAttention& a, Worker& worker) {
         next = worker.take(INT32_MAX);
       }
   }
-  int split_index = 0;
+  int split_index = 0;    // of the row and head
+  int64_t results_before = 0;  // pieces of the rows and heads before
   for (int row = 0; row < batch.num_decode_rows; ++row) {
     const Span span = visible(a, row);
     if (span.last <= 0) {
       if (worker.index == 0) clear_row<T>(a, row);
       continue;
     }
-    const int splits = splits_of(a, span, worker.count);
+    const int splits = splits_of(a, span, worker.count, piece_floats * 4);
     const int step = ((span.last - span.first + splits - 1) / splits + kLanes - 1) / kLanes * kLanes;
-    for (int head = 0; head < a.kv_heads; ++head, ++split_index)
+    for (int head = 0; head < a.kv_heads; ++head, ++split_index, results_before += splits)
       for (int split = 0; split < splits; ++split, ++piece) {
         if (piece != next) continue;
         const int first = span.first + split * step;
@@ -380,7 +447,7 @@ void attention_of(const IpAttention& a, Worker& worker) {
           auto* counters = reinterpret_cast<std::atomic<int32_t>*>(worker.shared);
           auto* results = reinterpret_cast<float*>(worker.shared + kSharedCounters * 4);
           const auto result = [&](int index) {
-            return results + (static_cast<int64_t>(split_index) * splits + index) * piece_floats;
+            return results + (results_before + index) * piece_floats;
           };
           float* sums = result(split);
           auto* partials = reinterpret_cast<Partial*>(sums + static_cast<int64_t>(group) * sizes);
@@ -396,7 +463,7 @@ void attention_of(const IpAttention& a, Worker& worker) {
               for (int i = 0; i < sizes; ++i) sum[i] = 0;
               for (int s = 0; s < splits; ++s) {
                 const Partial p = reinterpret_cast<Partial*>(result(s) + static_cast<int64_t>(group) * sizes)[g];
-                const float factor = p.maximum == -INFINITY && p.total == 0 ? 0.0f : exp_of(splat(p.maximum - whole.maximum))[0];
+                const float factor = p.maximum == -INFINITY && p.total == 0 ? 0.0f : exp2_of(splat(p.maximum - whole.maximum))[0];
                 whole.total += p.total * factor;
                 for (int i = 0; i < a.size; ++i) sum[i] += result(s)[g * sizes + i] * factor;
               }

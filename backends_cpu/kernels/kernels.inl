@@ -362,6 +362,7 @@ void kv_write(const void* args, Worker& worker) {
 }
 
 #include "attention.inl"
+#include "quant.inl"
 
 }  // namespace
 
@@ -382,6 +383,9 @@ Table table() {
   t.run[IP_BF16][IP_KV_WRITE] = kv_write<BF16>;
   t.run[IP_F32][IP_ATTENTION] = attention<F32>;
   t.run[IP_BF16][IP_ATTENTION] = attention<BF16>;
+  add_quant<F32>(t.run[IP_F32]);
+  add_quant<BF16>(t.run[IP_BF16]);
+  t.quant_packed_bytes = quant_packed_bytes;
   t.pack[IP_F32] = pack<F32>;
   t.pack[IP_BF16] = pack<BF16>;
   t.group[IP_F32] = F32::kGroup;

@@ -11,6 +11,7 @@ struct Table {
 
   Run run[2][IP_NUM_KINDS] = {};
   Pack pack[2] = {};
+  int64_t (*quant_packed_bytes)(int scheme, int n, int k) = nullptr;
   int group[2] = {};
   int panel = 0;
 };

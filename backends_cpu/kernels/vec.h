@@ -103,6 +103,54 @@ IP_INLINE vf exp_of(vf x) {
   // below the range is 0 (a masked score), NaN stays NaN
   return x != x ? x : (x < low ? splat(0.0f) : result);
 }
+// 2^x to about 2 units in the last place; what underflows is 0, NaN stays NaN. x is at most 127.
+IP_INLINE vf exp2_of(vf x) {
+  // minimax polynomial of 2^r on [-1/2, 1/2]
+  const auto polynomial = [](vf r) {
+    vf p = splat(1.5353362e-4f);
+    p = p * r + 1.3398874e-3f;
+    p = p * r + 9.6184373e-3f;
+    p = p * r + 5.5503325e-2f;
+    p = p * r + 2.4022648e-1f;
+    p = p * r + 6.9314720e-1f;
+    return p * r + 1.0f;
+  };
+#if defined(__AVX512F__)
+  const __m512 v = reinterpret_cast<__m512>(x);
+  const vf n = reinterpret_cast<vf>(_mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  // scalef gives 0 for n = -inf, where r is NaN: the difference is taken of what is in range
+  const vf r = x < splat(-150.0f) ? vf{} : x - n;
+  return reinterpret_cast<vf>(_mm512_scalef_ps(reinterpret_cast<__m512>(polynomial(r)), reinterpret_cast<__m512>(n)));
+#else
+  const vf low = splat(-126.0f);
+  const vf clamped = x > low ? x : low;
+  const vf magic = splat(12582912.0f);
+  const vf n = (clamped + magic) - magic;
+  const vi scale = (__builtin_convertvector(n, vi) + 127) << 23;
+  const vf result = polynomial(clamped - n) * reinterpret_cast<vf>(scale);
+  return x != x ? x : (x < low ? vf{} : result);
+#endif
+}
+
+// The sum of each of kLanes vectors, in one vector: lane i is that of vector i. Neighbours are added in a tree.
+template <int Stride = 1, int Count>
+IP_INLINE vf sums_of(vf (&x)[Count]) {
+  if constexpr (Count == 1) {
+    return x[0];
+  } else {
+    vi first, second;
+    for (int i = 0; i < kLanes; ++i) {
+      const int of_pair = (i / Stride) % 2, lane = i / (2 * Stride) * (2 * Stride) + i % Stride;
+      first[i] = of_pair * kLanes + lane;
+      second[i] = of_pair * kLanes + lane + Stride;
+    }
+    vf half[Count / 2];
+    for (int i = 0; i < Count / 2; ++i)
+      half[i] = __builtin_shuffle(x[2 * i], x[2 * i + 1], first) + __builtin_shuffle(x[2 * i], x[2 * i + 1], second);
+    return sums_of<2 * Stride>(half);
+  }
+}
+
 IP_INLINE vf tanh_of(vf x) {
   // 1 - 2 / (e^2x + 1): no overflow, since e^2x is clamped
   return 1.0f - 2.0f / (exp_of(x + x) + 1.0f);

@@ -212,6 +212,15 @@ def test_native_equals_the_oracle(
 
 
 @pytest.mark.parametrize("backend", BACKENDS[1:])
+def test_long_rows_of_different_lengths_are_split_and_joined_each_for_itself(backend: str) -> None:
+    """Few rows and many keys: the pieces of a row are computed by several threads, in any order."""
+    case = Case([(1300, 1), (640, 1), (90, 1)], heads=(6, 2), size=64, page=16, backend=backend)
+    expected = case.expected()
+    for _ in range(10):
+        torch.testing.assert_close(case.run().double(), expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:])
 @pytest.mark.parametrize("softcap", [None, 5.0])
 def test_native_gives_the_logsumexp_and_caps_scores(backend: str, softcap: float | None) -> None:
     case = Case([(300, 1), (3, 1), (10, 40)], heads=(6, 2), size=64)

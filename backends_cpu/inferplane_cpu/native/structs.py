@@ -18,6 +18,10 @@ class Kind(enum.IntEnum):
     GATED = 4
     KV_WRITE = 5
     ATTENTION = 6
+    QUANTIZE = 7
+    QUANT_LINEAR = 8
+    QUANT_PACK = 9
+    QUANT_ROWS = 10
 
 
 class Activation(enum.IntEnum):
@@ -115,4 +119,54 @@ class Attention(ctypes.Structure):
         ("rows", _I64), ("batch", _PTR), ("q", _PTR), ("out", _PTR), ("lse", _PTR), ("q_stride", _I64),
         ("out_stride", _I64), ("cache", Cache), ("heads", _I32), ("kv_heads", _I32), ("size", _I32), ("window", _I32),
         ("scale", _F32), ("softcap", _F32),
+    )  # fmt: skip
+
+
+class Scheme(enum.IntEnum):
+    """ggml's block formats."""
+
+    Q4_0 = 0
+    Q4_1 = 1
+    Q5_0 = 2
+    Q5_1 = 3
+    Q8_0 = 4
+    Q4_K = 5
+    Q5_K = 6
+    Q6_K = 7
+
+
+QUANTIZED_BYTES = 48
+"""Of a group of 32 rounded activations."""
+
+
+class Quantize(ctypes.Structure):
+    """Arguments of QUANTIZE."""
+
+    _fields_ = (("rows", _I64), ("x", _PTR), ("quantized", _PTR), ("x_stride", _I64), ("k", _I32), ("scheme", _I32))
+
+
+class QuantLinear(ctypes.Structure):
+    """Arguments of QUANT_LINEAR."""
+
+    _fields_ = (
+        ("rows", _I64), ("x", _PTR), ("quantized", _PTR), ("packed", _PTR), ("bias", _PTR), ("y", _PTR),
+        ("x_stride", _I64), ("y_stride", _I64), ("n", _I32), ("k", _I32), ("scheme", _I32),
+    )  # fmt: skip
+
+
+class QuantPack(ctypes.Structure):
+    """Arguments of QUANT_PACK."""
+
+    _fields_ = (
+        ("blocks", _PTR), ("stride", _I64), ("packed", _PTR), ("too_large", _PTR), ("first", _I32), ("count", _I32),
+        ("n", _I32), ("k", _I32), ("scheme", _I32),
+    )  # fmt: skip
+
+
+class QuantRows(ctypes.Structure):
+    """Arguments of QUANT_ROWS."""
+
+    _fields_ = (
+        ("rows", _I64), ("ids", _PTR), ("packed", _PTR), ("y", _PTR), ("y_stride", _I64), ("n", _I32), ("k", _I32),
+        ("scheme", _I32),
     )  # fmt: skip
