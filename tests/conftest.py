@@ -186,3 +186,9 @@ def smollm2_path() -> Path:
 def gemma3_path() -> Path:
     """A hybrid model with trained weights as a GGUF file; fetched once, then cached."""
     return _real_model("gemma3-270m")
+
+
+@pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    """An encoder with trained weights, a folder with sentence-transformers' files; fetched once, then cached."""
+    return _real_model("minilm")

@@ -313,3 +313,41 @@ def test_copies_of_the_weights_are_left_out(tiny_llama_dir: Path, tmp_path: Path
     assert card(tmp_path).files == (str(tmp_path / "weights-1.safetensors"),)
     shutil.copy(tiny_llama_dir / "model.safetensors", tmp_path / "weights-2.safetensors")
     assert "holds too" in failure(tmp_path, open_all).message
+
+
+def sentence_folder(tmp_path: Path, tiny_llama_dir: Path, path: str) -> Path:
+    folder = tmp_path / "sentence"
+    shutil.copytree(tiny_llama_dir, folder)
+    modules = [{"path": "", "type": "x.Transformer"}, {"path": path, "type": "x.Pooling"}, {"type": "x.Normalize"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (folder / "sentence_xlnet_config.json").write_text('{"max_seq_length": 5}')
+    return folder
+
+
+def test_the_card_holds_what_sentence_transformers_keeps(tmp_path: Path, tiny_llama_dir: Path) -> None:
+    folder = sentence_folder(tmp_path, tiny_llama_dir, "1_Pooling")
+    found = SafetensorsFormat().card(folder, tmp_path / "cache").sentence_transformers
+    assert found == {
+        "modules.json": json.loads((folder / "modules.json").read_text()),
+        "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
+        "sentence_xlnet_config.json": {"max_seq_length": 5},
+    }
+    assert SafetensorsFormat().card(tiny_llama_dir, tmp_path / "cache").sentence_transformers == {}
+
+
+@pytest.mark.parametrize("path", ["..", "../x", "/etc", "a/b", "a\\b", 5])
+def test_a_module_outside_the_folder_is_refused(tmp_path: Path, tiny_llama_dir: Path, path: Any) -> None:
+    folder = sentence_folder(tmp_path, tiny_llama_dir, path)
+    error = failure(folder, lambda folder: SafetensorsFormat().card(folder, tmp_path / "cache"))
+    assert error.code == "checkpoint.bad_file"
+    assert "modules.json" in str(error)
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", "nonsense", "[[]]"])
+def test_modules_that_are_no_list_of_objects_are_refused(tmp_path: Path, tiny_llama_dir: Path, text: str) -> None:
+    folder = sentence_folder(tmp_path, tiny_llama_dir, "1_Pooling")
+    (folder / "modules.json").write_text(text)
+    error = failure(folder, lambda folder: SafetensorsFormat().card(folder, tmp_path / "cache"))
+    assert "modules.json" in str(error)

@@ -37,6 +37,12 @@ def next_token(link: int) -> int:
     return (link >> 7) % VOCAB
 
 
+def pooled_vector(links: dict[int, int], num_prompt: int, pooling_type: str) -> list[float]:
+    """What pooling gives when the positions of a prompt have these links (modulo 97)."""
+    positions = {"CLS": [0], "LAST": [num_prompt - 1], "MEAN": list(range(num_prompt))}[pooling_type]
+    return [sum(links[p] for p in positions) / len(positions), float(num_prompt)]
+
+
 class SlotState:
     """What the runner remembers of a slot's request."""
 
@@ -47,6 +53,9 @@ class SlotState:
         self.tokens = list(new.token_ids)
         self.chain: list[int] = []
         self.tables: list[dict[int, int]] = [{} for _ in range(num_groups)]
+        self.pooling = new.pooling
+        self.computed: dict[int, int] = {}
+        """Position to link, of what was computed (and not found in the cache) for a pooled request."""
 
 
 class Row:
@@ -76,6 +85,10 @@ class SimRunner:
         """(call, step id) to the exception it raises."""
         self.corrupt: set[tuple[str, int]] = set()
         """(request id, number of known tokens) whose logits are bad."""
+        self.pools = True
+        """False: a runner that knows nothing of pooling."""
+        self.broken: set[str] = set()
+        """Pooled requests whose vector is NaN."""
         self.tolerant = False
         """After a failed step, slots may be named as removed twice."""
 
@@ -190,8 +203,24 @@ class SimRunner:
             tokens=tokens,
             logprobs=logprobs if any(logprobs) else None,
             prompt_logprobs=self._prompt_logprobs(rows) or None,
+            pooled=self._pooled(rows) if self.pools else None,
             corrupted=corrupted,
         )
+
+    def _pooled(self, rows: list[Row]) -> dict[int, list[float]] | None:
+        """As a runner that keeps of earlier chunks what their positions gave, and no page."""
+        found: dict[int, list[float]] = {}
+        for i, row in enumerate(rows):
+            state, end = row.state, row.start + row.count
+            if state.pooling is None:
+                continue
+            state.computed.update({p: state.chain[p] % 97 for p in range(row.start, end)})
+            if end < state.num_prompt:
+                continue
+            found[i] = pooled_vector(state.computed, state.num_prompt, state.pooling.pooling_type)
+            if state.request_id in self.broken:
+                found[i][-1] = float("nan")
+        return found or None
 
     def _prompt_logprobs(self, rows: list[Row]) -> dict[int, list[TokenLogprobs]]:
         found = {}
@@ -242,7 +271,7 @@ def make_plan(
     **fields: Any,
 ) -> Plan:
     """A Plan of which only the engine's part means something."""
-    geometry = make_geometry(groups or [(4, None)], block_size)
+    geometry = make_geometry([(4, None)] if groups is None else groups, block_size)
     part = Component(id="test.none", load="none:none", distribution="none", version="0")
     model = ModelSpec(
         model_type="test",
@@ -283,7 +312,7 @@ def make_plan(
 
 def make_request(request_id: str, prompt: list[int], **fields: Any) -> Request:
     """Fields of Request or of SamplingParams."""
-    names = ("priority", "cache_salt", "client_id", "eos_token_ids", "share", "queue_timeout")
+    names = ("priority", "cache_salt", "client_id", "eos_token_ids", "share", "queue_timeout", "pooling")
     own = {k: fields.pop(k) for k in names if k in fields}
     own = {"client_id": "client", "eos_token_ids": (EOS,), **own}
     return Request(request_id=request_id, prompt_token_ids=prompt, params=SamplingParams(**fields), seed=1, **own)
@@ -378,4 +407,6 @@ def lab() -> SimpleNamespace:
         geometry=make_geometry,
         plan=make_plan,
         request=make_request,
+        extend=extend,
+        pooled_vector=pooled_vector,
     )

@@ -118,6 +118,29 @@ def test_special_tokens_are_added_when_asked(make_tiny_tokenizer: Callable[[Path
     assert tokenizer.decode(plain) == "the thing"
 
 
+def test_truncation_keeps_the_beginning_and_the_special_tokens(
+    tokenizers: dict[str, Tokenizer], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Backend.from_file(str(folders["wordpiece"] / "tokenizer.json"))
+    ends = [("<s>", backend.token_to_id("<s>")), ("</s>", backend.token_to_id("</s>"))]
+    backend.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    ours, theirs = Tokenizer.from_file(tmp_path / "tokenizer.json"), PreTrainedTokenizerFast(tokenizer_object=backend)
+    texts = ["the stopping end.", "", "the", "stops, " * 9, "\ud800 the end"]
+    plain = [text.replace("\ud800", "\ufffd") for text in texts]
+    for most in (2, 3, 5, 8, 100):
+        expected = [theirs(text, truncation=True, max_length=most)["input_ids"] for text in plain]
+        assert ours.encode_truncated(texts, most) == expected
+        bare = [ids[:most] for ids in ours.encode_batch(texts, add_special_tokens=False)]
+        assert ours.encode_truncated(texts, most, add_special_tokens=False) == bare
+    assert ours.encode_truncated(["the end"], 1) == [[ends[0][1]]]
+    assert len(ours.encode("stops, " * 99)) > 100, "the shared tokenizer itself still truncates nothing"
+
+
 def test_a_checkpoint_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
     weights = str(tmp_path / "model.safetensors")
     with pytest.raises(InferplaneError, match="--tokenizer") as caught:
