@@ -326,7 +326,7 @@ def discover(
         timeout=timeout,
     )
     discovery.problems += ownership_problems(discovery)
-    discovery.problems += _unknown_groups(everything)
+    discovery.problems += _unknown_groups(entries)
     discovery.problems += _parted(entries, left_out, policy_from(config.plugins, config.disable_plugins, environ))
     discovery.problems += [
         Problem(

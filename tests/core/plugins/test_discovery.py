@@ -332,6 +332,8 @@ def test_an_unknown_group_is_a_warning(write_distribution: Write, host: HostInfo
         (problem,) = discovery.problems
     assert problem.level == "warning"
     assert "acme-npu 1.2 registers for the unknown group 'inferplane.attentions'" in problem.message
+    with discover(host, PlatformConfig(disable_plugins=("acme-npu",)), environ={}) as discovery:
+        assert not discovery.problems, "it is not used"
 
 
 CHECKS = (
