@@ -61,8 +61,6 @@ def create_app(service: Service) -> FastAPI:
         app.add_exception_handler(kind, handle_error)
     app.add_exception_handler(HTTPException, handle_http_exception)
     add_routes(app, context, description)
-    if not server.disable_page:
-        add_page(app, description)
     context.metrics.handlers(path for route in app.routes if (path := getattr(route, "path", None)) is not None)
     _add_middleware(app, context, server)
     return app
