@@ -16,7 +16,7 @@ from inferplane.plugins.inventory import API, CORE, PluginEntry, admits
 from inferplane.plugins.options import option_values, resolve_options
 from inferplane.plugins.process import ChildWorker, LocalWorker, ProcessNotStarted, Replies, Worker
 from inferplane.plugins.records import HookPlugin
-from inferplane.plugins.soundness import unsound
+from inferplane.plugins.soundness import torch_mismatch, unsound
 from inferplane.plugins.wire import Answer, EntryRef, Load, Loaded, Probe
 from inferplane_api import API_VERSION
 from inferplane_api.internal.option_values import Value
@@ -132,19 +132,7 @@ def incompatibility(entry: PluginEntry, host: HostInfo) -> Reason | None:
     if not admits(entry.api_range, API_VERSION):
         hint = f"pip install --upgrade {entry.distribution}, or a core that it fits"
         return Reason(code="api.range", field=API, want=entry.api_range or "", have=API_VERSION, hint=hint)
-    return _torch_mismatch(entry.torch_range, host)
-
-
-def _torch_mismatch(specifier: str | None, host: HostInfo, builds: tuple[str, ...] = ()) -> Reason | None:
-    """A version out of range; or a build that the platform does not run with, where torch names its build."""
-    build = (host.torch_version or "").partition("+")[2]
-    if admits(specifier, host.torch_version):
-        if not builds or not build or build.startswith(builds):
-            return None
-        hint = f"install a build of torch whose version ends in {' or '.join(f'+{each}*' for each in builds)}"
-        return Reason(code="torch.build", field="torch build", want=", ".join(builds), have=build, hint=hint)
-    hint = f"pip install 'torch{specifier}'"
-    return Reason(code="torch.range", field="torch", want=specifier or "any", have=host.torch_version or "", hint=hint)
+    return torch_mismatch(entry.torch_range, host.torch_version)
 
 
 def _load(worker: Worker, entries: list[PluginEntry], deadline: float) -> tuple[list[Inspected], tuple[str, ...]]:
@@ -204,7 +192,7 @@ def _probe(
     variables: dict[str, str] = {}
     for index, item in enumerate(loaded):
         if isinstance(item.spec, PlatformSpec):
-            if reason := _torch_mismatch(item.spec.requires_torch or None, host, item.spec.torch_builds):
+            if reason := torch_mismatch(item.spec.requires_torch or None, host.torch_version, item.spec.torch_builds):
                 results[index] = ProbeResult(state=ProbeState.INCOMPATIBLE, reasons=(reason,))
                 continue
             try:
