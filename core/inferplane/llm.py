@@ -8,24 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from inferplane.client import pooling
+from inferplane.client import beam_runs, pooling
 from inferplane.client.drivers import LocalDriver, ProcessDriver
 from inferplane.client.outputs import CompletionOutput, OutputAssembler, RequestOutput, logprob_table
-from inferplane.client.requests import Limits, build_requests
+from inferplane.client.processor_arguments import check_processor_arguments
+from inferplane.client.requests import Limits, RequestSeeds, build_requests
 from inferplane.config import Config
 from inferplane.errors import InferplaneError, InvalidValue
 from inferplane.launch import prepare
-from inferplane_api.sampling import SamplingParams
+from inferplane.log import get_logger
+from inferplane.text.bad_words import bad_word_sequences
+from inferplane_api.sampling import GREEDY_EPSILON, MIN_TEMPERATURE, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from inferplane.client.beam_search import BeamSearchParams
     from inferplane.client.drivers import EngineDriver
     from inferplane.client.outputs import Increment
     from inferplane.client.pooling import EmbeddingRequestOutput
     from inferplane.messages import Delta, Request, Stats
     from inferplane.plan.types import Plan
     from inferplane.text.tokenizer import Tokenizer
+
+log = get_logger(__name__)
 
 
 class LLM:
@@ -46,6 +52,8 @@ class LLM:
         self._chat_template = prepared.chat_template
         self._defaults = prepared.defaults
         self._request_ids = itertools.count()
+        self._draw_seed = RequestSeeds(prepared.config.model.seed)
+        self._has_warned = False
         self._driver: EngineDriver = ProcessDriver(self.plan) if engine_process else LocalDriver(self.plan)
         self._limits = Limits(
             max_model_len=self._driver.capacity.max_model_len,
@@ -53,6 +61,7 @@ class LLM:
             eos_token_ids=self._defaults.eos_token_ids,
             max_logprobs=self.plan.limits.max_logprobs,
             priorities=self.plan.policy == "priority",
+            logprobs_mode=prepared.config.model.logprobs_mode,
         )
 
     def get_default_sampling_params(self) -> SamplingParams:
@@ -84,6 +93,27 @@ class LLM:
             for index, item in enumerate(items)
         ]
         return self._run(jobs, show=use_tqdm)
+
+    def beam_search(self, prompts: Any, params: BeamSearchParams) -> list[RequestOutput]:
+        """The `beam_width` most likely sequences of each prompt, best first; prompts as for `generate`.
+
+        `cumulative_logprob` of an output is the sum that it is ranked by, before the length penalty.
+        """
+        if self.plan.pooler is not None:
+            raise pooling.embeds(self.plan)
+        runs = []
+        for item in _as_list(prompts):
+            text, ids, salt = self._read_prompt(item)
+            (request,) = build_requests(
+                ids,
+                params.sampling(),
+                self._limits,
+                client_id=self._driver.client_id,
+                request_id=str(next(self._request_ids)),
+                cache_salt=salt,
+            )
+            runs.append(beam_runs.BeamRun(params, request, text))
+        return beam_runs.run(runs, self._driver, self.tokenizer)
 
     def chat(
         self,
@@ -189,6 +219,7 @@ class LLM:
         text, ids, salt = self._read_prompt(item)
         if params is None:
             params = self._default_params(len(ids))
+        params = self._resolved(params)
         requests = build_requests(
             ids,
             params,
@@ -197,8 +228,23 @@ class LLM:
             request_id=str(next(self._request_ids)),
             priority=priority,
             cache_salt=salt,
+            draw_seed=self._draw_seed,
         )
         return _Job(text, requests, params, self.tokenizer)
+
+    def _resolved(self, params: SamplingParams) -> SamplingParams:
+        """Words become tokens; what processors take is held to their declarations."""
+        check_processor_arguments(params.extra_args, self.plan.logits_processors, "extra_args")
+        if GREEDY_EPSILON <= params.temperature < MIN_TEMPERATURE and not self._has_warned:
+            self._has_warned = True
+            log.warning("temperature %g is raised to %g; this is said once", params.temperature, MIN_TEMPERATURE)
+        if not params.bad_words:
+            return params
+        if self.tokenizer is None:
+            remedy = "give bad_words_token_ids"
+            raise InvalidValue("bad_words", params.bad_words, "this checkpoint has no tokenizer", remedy=remedy)
+        sequences = (*bad_word_sequences(params.bad_words, self.tokenizer), *params.bad_words_token_ids)
+        return msgspec.structs.replace(params, bad_words=(), bad_words_token_ids=sequences)
 
     def _default_params(self, num_prompt: int) -> SamplingParams:
         """A max_tokens that nobody asked for gives way to the context."""
@@ -282,7 +328,7 @@ class _Job:
         self.requests = requests
         self._tokenizer = tokenizer
         self._assemblers = [OutputAssembler(request, tokenizer) for request in requests]
-        wants = params.logprobs is not None
+        wants = params.logprobs is not None or bool(params.logprob_token_ids)
         self.output = RequestOutput(
             request_id=requests[0].request_id.partition("-")[0],
             prompt=text,

@@ -37,6 +37,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag="request"):
     """Whose share of the engine it uses (policy "fair" only)."""
     pooling: PoolingParams | None = None
     """Not None: the prompt is pooled and nothing is sampled; params.max_tokens is 0."""
+    follows: str = ""
+    """Id of a request of the same client with the same prompt and salt, submitted before: its prompt is computed
+    first, and found in the cache then."""
     queue_timeout: float | None = None
     """Seconds that it may wait in the engine before it starts; None: as long as it takes."""
 
@@ -69,9 +72,9 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
 ToEngine = Request | Abort | Control | Hello
 
 
-ERROR_CODES = ("step_failed", "out_of_memory", "corrupted", "queue_timeout", "no_room", "refused")
+ERROR_CODES = ("step_failed", "out_of_memory", "corrupted", "queue_timeout", "no_room", "refused", "logits_processor")
 """Why the engine gave a request up: its step failed, memory ran out even for it alone, its logits were not finite, it
-waited too long, the cache is too small for it, or it could never run."""
+waited too long, the cache is too small for it, it could never run, or a logits processor failed."""
 
 
 class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -87,7 +90,8 @@ class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
     finish_reason: str | None = None
     """"stop", "length", "abort" or "error"."""
     stop_reason: int | str | None = None
-    """The stop token id where one other than EOS ended the request; the front end fills in a stop string."""
+    """The stop token id where one other than EOS ended the request, or "repetition_detected"; the front end fills in a
+    stop string."""
     error: str | None = None
     """For the client: no internals; an error id points to the engine's log."""
     error_code: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,16 +17,46 @@ MIN_TEMPERATURE = 1e-2
 
 MAX_SEED = 2**64 - 1
 
+MAX_LOGPROB_TOKEN_IDS = 128
+MAX_PATTERN_SIZE = 1024
+"""Of repetition_detection: bounds what is looked at for each token."""
+
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
+LOGPROBS_MODES: tuple[LogprobsMode, ...] = ("raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits")
+"""What is reported as log-probabilities: of the model's own logits, or of what the token was drawn from."""
+
 _MAX_REPETITION_PENALTY = 1e4
 """Beyond this factor, or below its inverse, float32 logits overflow at a low temperature, and nothing can be drawn."""
+
+
+class RepetitionDetection(msgspec.Struct, frozen=True, kw_only=True):
+    """Ends a request whose output ends in one pattern of tokens, repeated. Raises InvalidValue on construction."""
+
+    max_pattern_size: int
+    """Longest pattern that is looked for, in tokens."""
+    min_pattern_size: int = 1
+    min_count: int = 2
+    """Times that the pattern must stand at the end, one after the other."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("max_pattern_size", 1), ("min_pattern_size", 1), ("min_count", 2)):
+            value = getattr(self, name)
+            field = f"repetition_detection.{name}"
+            _require(low <= value <= MAX_PATTERN_SIZE, field, value, f"must be between {low} and {MAX_PATTERN_SIZE}")
+        _require(
+            self.min_pattern_size <= self.max_pattern_size,
+            "repetition_detection.min_pattern_size",
+            self.min_pattern_size,
+            f"must not exceed max_pattern_size={self.max_pattern_size}",
+        )
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one request turns logits into tokens. Names, ranges and defaults follow vLLM and OpenAI.
 
-    Order of application: logit_bias and token masks, penalties, temperature, min_p, top_k, top_p.
-    `logprobs` are of the raw logits (before any of these). Raises InvalidValue on construction and
-    on decoding, so that an invalid value is found at the edge.
+    Order of application: logit_bias, token masks and bad words, penalties, logits processors, temperature, min_p,
+    top_k, top_p. `logprobs` are of the raw logits (before any of these) unless `logprobs_mode` says otherwise. Raises
+    InvalidValue on construction and on decoding, so that an invalid value is found at the edge.
     """
 
     n: int = 1
@@ -53,9 +84,21 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logprobs: int | None = None
     """Number of most likely tokens to report beside the sampled one; 0 reports the sampled one, -1 all."""
     prompt_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] | None = None
+    """Tokens whose log-probabilities are reported too, at most 128; implies `logprobs` 0."""
+    logprobs_mode: LogprobsMode | None = None
+    """None: the engine's. In a *_logits mode, logits stand where log-probabilities would."""
     logit_bias: dict[int, float] | None = None
     """Token id to bias, clamped to [-100, 100]."""
     allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    """Never generated, at the beginning of a word or within one. Needs a tokenizer: the front end turns them into
+    `bad_words_token_ids`."""
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    """Sequences whose last token cannot be drawn when the output ends in the others."""
+    repetition_detection: RepetitionDetection | None = None
+    extra_args: dict[str, Any] | None = None
+    """Parameters of logits processors, by name (`vllm_xargs` over HTTP)."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     detokenize: bool = True
@@ -97,6 +140,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             _require(value is None or value >= -1, name, value, "must be -1 (all) or not negative")
+        self._check_lists()
         _require(
             self.n == 1 or not self.greedy, "n", self.n, "greedy sampling (temperature 0) gives one answer: use n=1"
         )
@@ -105,6 +149,29 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             "allowed_token_ids",
             self.allowed_token_ids,
             "must not be empty",
+        )
+
+    def _check_lists(self) -> None:
+        _require(all(word.strip() for word in self.bad_words), "bad_words", self.bad_words, "a word must not be empty")
+        _require(
+            all(sequence and min(sequence) >= 0 for sequence in self.bad_words_token_ids),
+            "bad_words_token_ids",
+            self.bad_words_token_ids,
+            "a sequence must hold at least one id, none of them negative",
+        )
+        ids = self.logprob_token_ids or ()
+        _require(
+            len(ids) <= MAX_LOGPROB_TOKEN_IDS,
+            "logprob_token_ids",
+            f"{len(ids)} ids",
+            f"must hold at most {MAX_LOGPROB_TOKEN_IDS} ids",
+        )
+        _require(all(i >= 0 for i in ids), "logprob_token_ids", ids, "ids are not negative")
+        _require(
+            self.logprobs_mode is None or self.logprobs_mode in LOGPROBS_MODES,
+            "logprobs_mode",
+            self.logprobs_mode,
+            f"must be one of {', '.join(LOGPROBS_MODES)}",
         )
 
     @property

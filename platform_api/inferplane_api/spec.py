@@ -352,7 +352,29 @@ class ModelPluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     """"module:function", `describe(config: dict) -> ModelSpec`; imports no torch."""
 
 
-Descriptor = PlatformSpec | AttentionSpec | KernelSpec | WeightFormatSpec | ModelPluginSpec
+class ProcessorParameter(msgspec.Struct, frozen=True, kw_only=True):
+    """A parameter of a logits processor, as a request may carry it; a request without any of them never meets it."""
+
+    name: str
+    type: Literal["str", "int", "float", "bool", "list[str]", "list[int]", "list[float]"]
+    """An int is taken for a float."""
+    doc: str
+    minimum: float | None = None
+    """Of a number, or of every number of a list."""
+    maximum: float | None = None
+
+
+class LogitsProcessorSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A logits processor. Group `inferplane.logits_processors`; the entry's name equals `id`."""
+
+    id: str
+    load: str
+    """"module:Class", a `inferplane_api.logits_processors.LogitsProcessor` constructed with a ProcessorContext."""
+    parameters: tuple[ProcessorParameter, ...]
+    """At least one. A name may belong to several processors: each gets it."""
+
+
+Descriptor = PlatformSpec | AttentionSpec | KernelSpec | WeightFormatSpec | ModelPluginSpec | LogitsProcessorSpec
 
 GROUPS: dict[str, type[msgspec.Struct]] = {
     "inferplane.platforms": PlatformSpec,
@@ -360,6 +382,7 @@ GROUPS: dict[str, type[msgspec.Struct]] = {
     "inferplane.kernels": KernelSpec,
     "inferplane.quantization": WeightFormatSpec,
     "inferplane.models": ModelPluginSpec,
+    "inferplane.logits_processors": LogitsProcessorSpec,
 }
 """Entry-point groups whose values are descriptors, and the type of each."""
 

@@ -86,6 +86,9 @@ class TokenLogprobs(msgspec.Struct, array_like=True):
     """1 is the most likely."""
     top_ids: list[int]
     top_logprobs: list[float]
+    listed_ids: list[int] = []
+    """Those of `SamplingParams.logprob_token_ids`, and their log-probabilities."""
+    listed_logprobs: list[float] = []
 
 
 class StepResult(msgspec.Struct, kw_only=True):
@@ -103,3 +106,6 @@ class StepResult(msgspec.Struct, kw_only=True):
     """Index into `StepPlan.slots` to the vector, for the rows that complete the prompt of a request with `pooling`."""
     corrupted: list[int] = []
     """Indices into sample_rows whose logits held NaN or only -inf, reduced on the device."""
+    failed: dict[int, str] = {}
+    """Index into sample_rows to why that row could not be sampled: a logits processor of its request failed. The
+    request ends; the others of the step are not concerned."""

@@ -26,6 +26,15 @@ class Increment(NamedTuple):
     """True when the front end ended the sequence (a stop string) and the engine must be told."""
     error: str | None = None
 
+    def then(self, later: Increment) -> Increment:
+        """Both, as one."""
+        logprobs = None
+        if self.logprobs is not None and later.logprobs is not None:
+            logprobs = self.logprobs + later.logprobs
+        return later._replace(
+            text=self.text + later.text, token_ids=self.token_ids + later.token_ids, logprobs=logprobs
+        )
+
 
 class OutputAssembler:
     """Text of one sequence. Without a tokenizer the text stays empty."""
@@ -46,7 +55,7 @@ class OutputAssembler:
         if delta.num_cached_tokens is not None:
             self.num_cached_tokens = delta.num_cached_tokens
         token_ids, logprobs, finish = delta.token_ids, delta.logprobs, delta.finish_reason
-        text, stop = self._decode(token_ids, ended_by_token=finish == "stop")
+        text, stop = self._decode(token_ids, ended_by_token=finish == "stop" and not isinstance(delta.stop_reason, str))
         if stop is not None:
             kept = stop.num_tokens
             self._finish(kept)
@@ -118,4 +127,6 @@ def logprob_table(entry: TokenLogprobs, tokenizer: Tokenizer | None) -> dict[int
     table = {entry.token_id: Logprob(entry.logprob, entry.rank, decoded(entry.token_id))}
     for rank, (token_id, logprob) in enumerate(zip(entry.top_ids, entry.top_logprobs, strict=True), start=1):
         table.setdefault(token_id, Logprob(logprob, rank, decoded(token_id)))
+    for token_id, logprob in zip(entry.listed_ids, entry.listed_logprobs, strict=True):
+        table.setdefault(token_id, Logprob(logprob, None, decoded(token_id)))
     return table

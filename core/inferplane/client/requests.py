@@ -12,9 +12,9 @@ from inferplane.errors import ContextTooLong, InvalidValue
 from inferplane.messages import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from inferplane_api.sampling import SamplingParams
+    from inferplane_api.sampling import LogprobsMode, SamplingParams
 
 _MASK = 2**64 - 1
 
@@ -29,6 +29,25 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """-1: no limit."""
     priorities: bool = False
     """True under the policy "priority"."""
+    logprobs_mode: LogprobsMode = "raw_logprobs"
+    """Of requests that name none."""
+
+
+class RequestSeeds:
+    """Seeds for requests that bring none: a function of the user's seed and of how many were drawn before."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = derive_seed(seed, 1)
+        self._num_drawn = 0
+
+    def __call__(self) -> int:
+        """The next one, 64 bits."""
+        self._num_drawn += 1
+        return derive_seed(self._seed, self._num_drawn)
+
+
+def _system_seed() -> int:
+    return secrets.randbits(64)
 
 
 def build_requests(
@@ -41,8 +60,11 @@ def build_requests(
     priority: int = 0,
     cache_salt: str = "",
     arrival: float | None = None,
+    draw_seed: Callable[[], int] = _system_seed,
 ) -> list[Request]:
     """One request a sequence: n of them, with distinct seeds, max_tokens resolved.
+
+    The first computes and scores the prompt; the others follow it and find the prompt in the cache.
 
     Raises ContextTooLong naming both numbers, or InvalidValue naming the field.
     """
@@ -57,22 +79,33 @@ def build_requests(
             remedy="leave priority out, or start the server with --scheduling-policy priority",
         )
     max_tokens = _resolve_max_tokens(len(prompt), params, limits)
-    seed = secrets.randbits(64) if params.seed is None else params.seed
+    seed = draw_seed() if params.seed is None else params.seed
+    logprobs = params.logprobs
+    if params.logprob_token_ids and logprobs is None:
+        logprobs = 0
     resolved = msgspec.structs.replace(
-        params, n=1, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens), seed=None
+        params,
+        n=1,
+        max_tokens=max_tokens,
+        min_tokens=min(params.min_tokens, max_tokens),
+        seed=None,
+        logprobs=logprobs,
+        logprobs_mode=params.logprobs_mode or limits.logprobs_mode,
     )
+    following = msgspec.structs.replace(resolved, prompt_logprobs=None)
     now = time.time() if arrival is None else arrival
     return [
         Request(
             client_id=client_id,
             request_id=request_id if params.n == 1 else f"{request_id}-{index}",
             prompt_token_ids=prompt,
-            params=resolved,
+            params=resolved if index == 0 else following,
             seed=derive_seed(seed, index),
             eos_token_ids=() if params.ignore_eos else limits.eos_token_ids,
             priority=priority,
             cache_salt=cache_salt,
             arrival=now,
+            follows="" if index == 0 else f"{request_id}-0",
         )
         for index in range(params.n)
     ]
@@ -127,7 +160,12 @@ def _too_long(num_prompt: int, max_tokens: int | None, limits: Limits) -> Contex
 
 def _check_something_is_left(params: SamplingParams, limits: Limits) -> None:
     """Until min_tokens tokens came, those that end the answer cannot be drawn: others must be allowed."""
-    if params.allowed_token_ids is None or params.min_tokens == 0:
+    if params.allowed_token_ids is None:
+        return
+    banned = {sequence[0] for sequence in params.bad_words_token_ids if len(sequence) == 1}
+    if banned.issuperset(params.allowed_token_ids):
+        raise InvalidValue("allowed_token_ids", params.allowed_token_ids[:20], "bad_words exclude all of them")
+    if params.min_tokens == 0:
         return
     ends = {*params.stop_token_ids, *(() if params.ignore_eos else limits.eos_token_ids)}
     if ends.issuperset(params.allowed_token_ids):
@@ -148,6 +186,7 @@ def _check_token_fields(params: SamplingParams, limits: Limits) -> None:
     check("logit_bias", params.logit_bias or ())
     check("allowed_token_ids", params.allowed_token_ids or ())
     check("stop_token_ids", params.stop_token_ids)
+    check("logprob_token_ids", params.logprob_token_ids or ())
     _check_something_is_left(params, limits)
     if limits.max_logprobs < 0:
         return

@@ -83,7 +83,19 @@ class ModelConfig(_Section):
         description="Longest context in tokens (`32k` is accepted); by default what the model and memory allow.",
     )
     max_logprobs: int = Field(20, ge=-1, description="Most log-probabilities a request may ask for; -1: no limit.")
-    seed: int = Field(0, ge=0, description="Seed of dummy weights. A request without a seed of its own draws one.")
+    logprobs_mode: Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"] = Field(
+        "raw_logprobs",
+        description="What is reported as log-probabilities: of the model's own logits, or of what is drawn from.",
+    )
+    logits_processors: Names = Field(
+        (), description="Classes `module:Class` that change logits; installed processors need no setting."
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        description="Seed of what draws the seeds of requests without one, and of dummy weights: the same requests in "
+        "the same order get the same answers after a restart.",
+    )
     generation_config: str = Field(
         "auto", description="`auto`: defaults of sampling come from the model; `vllm`: API defaults; or a folder."
     )
@@ -237,6 +249,9 @@ class ServerConfig(_Section):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
     shutdown_timeout: float = Field(30.0, ge=0, description="Seconds that running requests get after SIGTERM.")
     hang_timeout: float = Field(
+    stream_interval: int = Field(
+        1, ge=1, description="Tokens per chunk of a stream, after the first; a request may ask for more, not for fewer."
+    )
         30.0, gt=0, description="Seconds without a completed step after which health turns red."
     )
     request_timeout: float | None = Field(

@@ -37,10 +37,13 @@ class RequestState:
         "client_id",
         "done",
         "end",
+        "fast_limit",
         "first",
+        "followers",
         "fresh",
         "hashes",
         "last_step",
+        "leader",
         "limit",
         "min_total",
         "nulled",
@@ -79,10 +82,16 @@ class RequestState:
         self.num_prompt = num_prompt
         self.limit = min(num_prompt + rest, max_model_len)
         """Most tokens, prompt included."""
+        self.fast_limit = 0 if params.repetition_detection is not None else self.limit
+        """Below so many tokens, a token that is no stop id cannot end the request."""
         self.end = self.limit - 1
         """Positions from here on are never planned once the prompt is: the last token is not computed."""
         self.min_total = num_prompt + params.min_tokens
         self.stop_ids = frozenset(params.stop_token_ids).union(() if params.ignore_eos else request.eos_token_ids)
+
+        self.leader: RequestState | None = None
+        """The request with the same prompt that is waited for; then the prompt is in the cache."""
+        self.followers: list[RequestState] = []
 
         self.planned = 0
         self.boundary = 0

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from inferplane_api.kv import KVGeometry
     from inferplane_api.step import StepResult, TokenLogprobs
 
-CORRUPTED = "logits were not finite"
+CORRUPTED = "logits were not finite, or nothing was left to draw from"
 CORRUPTED_VECTOR = "the pooled vector was not finite"
 NOT_POOLED = "the platform's runner pools no prompts"
 _LATE = "the request waited {:.1f} s to be started, longer than it may"
@@ -67,6 +67,8 @@ class Scheduler:
         self._deadlines: list[tuple[float, int, RequestState]] = []
         self._started: list[tuple[str, str]] = []
         self._tokens_waiting = 0
+        self._num_held = 0
+        """Requests that wait for another's prompt and are not in the queue yet."""
         self._flights: deque[Flight] = deque()
         self._notices: list[tuple[str, Delta]] = []
         self._next_step = 0
@@ -112,7 +114,13 @@ class Scheduler:
         self._num_submitted += 1
         self._tokens_waiting += state.num_prompt
         self._requests[key] = state
-        self.waiting.push(state)
+        leader = self._requests.get((request.client_id, request.follows)) if self._prefix is not None else None
+        if leader is not None and leader.status in (Status.WAITING, Status.PREFILLING) and leader.leader is None:
+            state.leader = leader
+            leader.followers.append(state)
+            self._num_held += 1
+        else:
+            self.waiting.push(state)
 
     def expire(self) -> None:
         """End requests that waited longer than they may without having started."""
@@ -128,6 +136,10 @@ class Scheduler:
             if state is not None:
                 self._end(state)
                 self._notices.append((client_id, Delta(request_id=request_id, finish_reason="abort")))
+
+    def abort_client(self, client_id: str) -> None:
+        """End all requests of one client."""
+        self.abort(client_id, [request_id for owner, request_id in self._requests if owner == client_id])
 
     def take_notices(self) -> list[tuple[str, Delta]]:
         """(client id, delta) of aborts and failures since the last call."""
@@ -151,6 +163,10 @@ class Scheduler:
             return StepPlan(step_id=self._next_step)
         flight = complete(draft, self.running.take_removed())
         self._flights.append(flight)
+        if self._num_held:
+            for request in flight.rows:
+                if request.followers and request.status is Status.DECODING:
+                    self._let_go(request)
         self.pool.launch(self._next_step)
         self._next_step += 1
         return flight.plan
@@ -162,8 +178,8 @@ class Scheduler:
         self._num_steps += 1
         outputs: list[tuple[str, Delta]] = []
         emit = outputs.append
-        if result.corrupted:
-            self._fail_corrupted(flight, result.corrupted)
+        if result.corrupted or result.failed:
+            self._fail_rows(flight, result)
         for row, request in flight.watched:
             self._update_prompt(request, row, plan, result, emit)
         logprobs = result.logprobs or [None] * len(flight.sampled)
@@ -175,7 +191,7 @@ class Scheduler:
             if fast and len(new) == 1 and not request.fresh:
                 tokens = request.tokens
                 token = new[0]
-                if token not in request.stop_ids and len(tokens) + 1 < request.limit:
+                if token not in request.stop_ids and len(tokens) + 1 < request.fast_limit:
                     tokens.append(token)
                     generated += 1
                     emit((request.client_id, Delta(request_id=request.request_id, token_ids=new)))
@@ -213,8 +229,8 @@ class Scheduler:
     def stats(self) -> Stats:
         """Counters since start and gauges of now."""
         return Stats(
-            num_requests_running=self.num_requests - len(self.waiting),
-            num_requests_waiting=len(self.waiting),
+            num_requests_running=self.num_requests - len(self.waiting) - self._num_held,
+            num_requests_waiting=len(self.waiting) + self._num_held,
             num_tokens_waiting=self._tokens_waiting,
             kv_cache_usage=self.pool.usage,
             num_preemptions=self._planner.num_preemptions,
@@ -258,10 +274,24 @@ class Scheduler:
         if self._shares is not None:
             unused = -request.num_prompt if request.queue_seconds is None else len(request.tokens) - request.num_prompt
             self._shares.charge(request.request.share, unused)
-        if request.slot == NO_SLOT:
+        if request.followers:
+            self._let_go(request)
+        if request.leader is not None:
+            request.leader.followers.remove(request)
+            request.leader = None
+            self._num_held -= 1
+        elif request.slot == NO_SLOT:
             self.waiting.remove(request)
         else:
             self.running.give_up_slot(request)
+
+    def _let_go(self, leader: RequestState) -> None:
+        """The prompt of those that followed is in the cache, or will never be: they take their places in the queue."""
+        for request in leader.followers:
+            request.leader = None
+            self.waiting.push(request)
+        self._num_held -= len(leader.followers)
+        leader.followers = []
 
     def _note_started(self) -> None:
         for request in self._planner.take_started():
@@ -292,8 +322,12 @@ class Scheduler:
     def _fail_for_room(self, request: RequestState, error: str) -> None:
         self._fail(request, error, "no_room")
 
-    def _fail_corrupted(self, flight: Flight, indices: list[int]) -> None:
-        for index in indices:
+    def _fail_rows(self, flight: Flight, result: StepResult) -> None:
+        for index, cause in result.failed.items():
+            request = flight.sampled[index]
+            if not request.done:
+                self._fail(request, cause, "logits_processor")
+        for index in result.corrupted:
             request = flight.sampled[index]
             if not request.done:
                 self._corrupted_requests += 1

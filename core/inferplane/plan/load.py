@@ -31,11 +31,9 @@ def load_component(component: Component) -> Any:
     """
     owner = f"{component.distribution} {component.version}"
     reinstall = f"pip install --force-reinstall --no-deps {component.distribution}=={component.version}"
-    try:
-        present = importlib.metadata.version(component.distribution)
-    except importlib.metadata.PackageNotFoundError:
-        present = "no version"
-    if present != component.version:
+    if not component.distribution:  # a class that the user named, of a module that no package brought
+        owner, reinstall = "the user's own code", "correct it, or the name that was given"
+    if component.distribution and (present := _present_version(component)) != component.version:
         raise InferplaneError(
             f"{component.id} was planned with {owner}, and this process finds {present}",
             code="plan.version",
@@ -55,6 +53,13 @@ def load_component(component: Component) -> Any:
     return value
 
 
+def _present_version(component: Component) -> str:
+    try:
+        return importlib.metadata.version(component.distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "no version"
+
+
 def construct(load: Callable[[Component], Any], component: Component, *arguments: object) -> Any:
     """Load a component's class and call it. Raises InferplaneError, naming distribution and version, for whatever the
     plugin raises; the traceback of what is no InferplaneError is logged."""
@@ -62,14 +67,15 @@ def construct(load: Callable[[Component], Any], component: Component, *arguments
     try:
         return factory(*arguments)
     except Exception as error:
-        subject = f"{component.id} of {component.distribution} {component.version}"
+        owner = f"{component.distribution} {component.version}" if component.distribution else "the user's own code"
+        subject = f"{component.id} of {owner}"
         if isinstance(error, InferplaneError):
             raise InferplaneError(f"{subject}: {error.message}", code=error.code, remedy=error.remedy) from error
         log.exception("%s cannot be made", subject)
         raise InferplaneError(
             f"{subject} cannot be made: {type(error).__name__}: {error}",
             code="plugin.construct",
-            remedy=f"the traceback is above; report it to the authors of {component.distribution}",
+            remedy=f"the traceback is above; report it to the authors of {component.distribution or component.load}",
         ) from error
 
 
@@ -133,4 +139,5 @@ def components_of(plan: Plan) -> Iterator[Component]:
     yield from plan.attention
     yield from (binding.provider for binding in plan.ops)
     yield from (component for _, component in plan.linear)
+    yield from (processor.component for processor in plan.logits_processors)
     yield from plan.hooks

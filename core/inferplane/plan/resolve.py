@@ -28,9 +28,11 @@ from inferplane.plan.select_attention import AttentionChoice, GroupNeed, Offer, 
 from inferplane.plan.select_kernels import KernelNeed, select_linear, select_ops
 from inferplane.plan.select_model import select_architecture, select_format
 from inferplane.plan.select_platform import PlatformChoice, Situation, select_platform
+from inferplane.plan.select_processors import select_processors
 from inferplane.plan.settings import Settings, SourcedPatch
 from inferplane.plan.types import Component, Decision, Loser, OpBinding, Plan
 from inferplane.plugins.inventory import installed
+from inferplane.plugins.modes import LOCKED
 from inferplane.plugins.options import option_values, require_declared, resolve_options
 from inferplane_api.kv import KVGeometry
 from inferplane_api.spec import AttentionRequest, AttentionSpec, DeviceInfo, PageSizes, PlatformSpec, Reason
@@ -90,6 +92,13 @@ def resolve(
         kv_dtype.decision,
     ]
     decisions += [*parts.decisions, graphs.decision, *limits.decisions]
+    processors, processors_decision = select_processors(
+        settings.value("model.logits_processors"),
+        discovery.logits_processors,
+        runner_seam=spec.runner_seam,
+        locked=settings.value("platform.plugins_mode") == LOCKED,
+    )
+    decisions += [processors_decision] if processors_decision is not None else []
     recorded = {decision.subject for decision in decisions}
     decisions += [decision for decision in settings.decisions() if decision.subject not in recorded]
     warnings = [*platform.warnings, *_refusals(discovery), *map(warning_text, discovery.problems)]
@@ -130,6 +139,7 @@ def resolve(
         long_prefill_token_threshold=settings.value("scheduler.long_prefill_token_threshold"),
         seed=settings.value("model.seed"),
         plugins_mode=settings.value("platform.plugins_mode"),
+        logits_processors=processors,
         hooks=worker_components(discovery),
         settings=effective_settings(config, settings, decisions, parts.geometry.block_size, options),
         decisions=tuple(decisions),

@@ -9,7 +9,7 @@ from inferplane_api.kv import KVGeometry
 from inferplane_api.model import ModelSpec
 from inferplane_api.pooling import PoolingParams
 from inferplane_api.runner import RunnerLimits
-from inferplane_api.spec import DeviceInfo, Reason, SchedulingConstraints
+from inferplane_api.spec import DeviceInfo, ProcessorParameter, Reason, SchedulingConstraints
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +49,16 @@ class OpBinding(msgspec.Struct, frozen=True, kw_only=True):
     op: str
     """"rms_norm@1"."""
     provider: Component
+
+
+class PlannedProcessor(msgspec.Struct, frozen=True, kw_only=True):
+    """A logits processor that an engine loads."""
+
+    name: str
+    """For errors: "acme.top_h of acme-sampling 1.0", or the module:Class that the user gave."""
+    component: Component
+    parameters: tuple[ProcessorParameter, ...] | None = None
+    """What a request may say to it; None: a class that declares nothing gets whatever the request carries."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +127,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     plugins_mode: str = "auto"
     """"auto", "listed" or "locked"; when locked, a plugin that changes the core is an error."""
 
+    logits_processors: tuple[PlannedProcessor, ...] = ()
     hooks: tuple[Component, ...] = ()
     """Plugins whose worker hooks an engine process calls."""
     settings: tuple[Setting, ...] = ()

@@ -15,6 +15,7 @@ from inferplane.layers.ops import bind_ops
 from inferplane.plan.load import Loader, construct
 from inferplane.runner.batch_state import BatchState, Step, upload
 from inferplane.runner.kv_memory import MemoryRow, allocate_pool, kv_views, plan_memory
+from inferplane.runner.logits_processors import LogitsProcessors
 from inferplane.runner.logprobs import LogprobBlock, read_logprobs, token_logprobs
 from inferplane.runner.pooler import Pooled, Pooler, read_vectors
 from inferplane.runner.sampler import Sampled, Sampler
@@ -25,6 +26,7 @@ from inferplane.runner.warmup import warmup_steps
 from inferplane_api.attention import AttentionContext
 from inferplane_api.batch import StepBatch
 from inferplane_api.kv import NULL_PAGE
+from inferplane_api.logits_processors import ProcessorContext
 from inferplane_api.platform import PlatformContext
 from inferplane_api.step import StepResult, TokenLogprobs
 
@@ -167,12 +169,21 @@ class TorchRunner:
         self.memory_table = planned.table
         num_slots = plan.limits.max_num_seqs
         self._state = BatchState(plan.limits, plan.geometry, self._device, self._shapes)
-        self._sampler = Sampler(self._ops, num_slots, plan.model.vocab_size, self._device)
+        self._sampler = Sampler(
+            self._ops, num_slots, plan.model.vocab_size, self._device, self._make_processors(num_slots)
+        )
         self._pooler = Pooler()
         graphs = self._platform.graphs() if plan.graph_rows else None
         self._graphs = None if graphs is None else StepGraphs(graphs, plan.graph_rows[-1], self._device)
         self._last_sampled = torch.zeros(num_slots, dtype=torch.int64, device=self._device)
         return planned.num_pages
+
+    def _make_processors(self, num_slots: int) -> LogitsProcessors | None:
+        plan = self._plan
+        if not plan.logits_processors:
+            return None
+        context = ProcessorContext(plan.model.vocab_size, num_slots, plan.limits.max_model_len, self._device)
+        return LogitsProcessors(plan.logits_processors, context, self._load_component)
 
     def warmup(self) -> None:
         """A small step on the null page, or one for every pair of buckets, so that no request pays for a first call."""
@@ -253,7 +264,10 @@ class TorchRunner:
                 size = min(block, end - start - offset)
                 logits = self._logits(hidden, np.arange(first + offset, first + offset + size))
                 num_top = np.full(size, wanted[row])
-                scores = token_logprobs(self._ops.log_softmax, logits, targets[offset : offset + size], num_top)
+                as_logits = np.full(size, self._sampler.columns.logits_as_logprobs[slot])
+                scores = token_logprobs(
+                    self._ops.log_softmax, logits, targets[offset : offset + size], num_top, as_logits=as_logits
+                )
                 handle.prompt.append(PromptBlock(row, scores))
 
     def collect(self, handle: Handle) -> StepResult:
@@ -274,6 +288,7 @@ class TorchRunner:
             prompt_logprobs=prompt,
             pooled=pooled,
             corrupted=[row for row, bad in enumerate(corrupted) if bad] if any(corrupted) else [],
+            failed=sampled.failed,
         )
 
     def close(self) -> None:

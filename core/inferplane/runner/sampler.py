@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
+from inferplane.runner.bad_words import BadWords
 from inferplane.runner.batch_state import upload
 from inferplane.runner.candidates import min_p_floor, nucleus, ordered_top_k
 from inferplane.runner.logit_edits import TokenCounts, apply_bias_and_masks, apply_bitmask, apply_penalties
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from inferplane.runner.logit_edits import ApplyTokenBitmask
+    from inferplane.runner.logits_processors import LogitsProcessors
     from inferplane.runner.slot_sampling import Ints
     from inferplane_api.step import NewRequest, SampleInputs
 
@@ -53,6 +55,8 @@ class Sampled(NamedTuple):
     logprobs: LogprobBlock | None
     logprob_rows: Ints
     """The rows that `logprobs` is about."""
+    failed: dict[int, str] = {}
+    """Row to why a logits processor could not do its part; its token means nothing."""
 
 
 class Draw(NamedTuple):
@@ -75,26 +79,44 @@ class Sampler:
     """Sampling state of all slots. A token's noise depends on (seed, output position, id) only (Gumbel-max), so a
     request draws the same tokens alone and in any batch.
 
-    Order: bias and masks, penalties, temperature, min_p, top_k, top_p. Ties go to the lowest id throughout.
+    Order: bias and masks, bad words, penalties, logits processors, temperature, min_p, top_k, top_p. Ties go to the
+    lowest id throughout.
     """
 
-    def __init__(self, ops: SamplerOps, num_slots: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        ops: SamplerOps,
+        num_slots: int,
+        vocab_size: int,
+        device: torch.device,
+        processors: LogitsProcessors | None = None,
+    ) -> None:
         self._ops = ops
         self._device = device
         self._synchronous = device.type == "cpu"
         self.columns = SlotSampling(num_slots, vocab_size)
         self._counts = TokenCounts(vocab_size, device)
+        self._bad_words = BadWords(num_slots, vocab_size, device)
+        self._processors = processors
 
     def remove(self, slot: int) -> None:
         """The slot's request left."""
         self.columns.remove(slot)
         self._counts.remove(slot)
+        self._bad_words.remove(slot)
+        if self._processors is not None:
+            self._processors.remove(slot)
 
     def add(self, request: NewRequest) -> None:
         """A request enters its slot, perhaps with tokens that were generated before a preemption."""
+        self.remove(request.slot)
         self.columns.add(request)
         if request.params.has_penalties:
             self._counts.add(request)
+        if request.params.bad_words_token_ids:
+            self._bad_words.add(request)
+        if self._processors is not None and self._processors.add(request):
+            self.columns.edited[request.slot] = True
 
     def sample(
         self, logits: torch.Tensor, slots: Ints, output_positions: Ints, inputs: SampleInputs | None = None
@@ -113,16 +135,56 @@ class Sampler:
         penalized = np.flatnonzero(columns.penalized[slots])
         if penalized.size:
             self._counts.count(slots[penalized], tokens[upload(penalized, self._device)])
+        if processed is not logits:
+            self._bad_words.record(slots, tokens)
+        failed: dict[int, str] = {}
+        if self._processors is not None:
+            failed = self._processors.finish(slots, tokens)
         logprob_rows = np.flatnonzero(columns.logprobs[slots] != NO_LOGPROBS)
-        return Sampled(tokens, corrupted, self._logprobs(logits, tokens, slots, logprob_rows), logprob_rows)
+        scores = self._logprobs(logits, processed, tokens, slots, logprob_rows) if logprob_rows.size else None
+        return Sampled(tokens, corrupted, scores, logprob_rows, failed)
 
-    def _logprobs(self, logits: torch.Tensor, tokens: torch.Tensor, slots: Ints, rows: Ints) -> LogprobBlock | None:
-        if not rows.size:
-            return None
+    def _logprobs(
+        self, logits: torch.Tensor, processed: torch.Tensor, tokens: torch.Tensor, slots: Ints, rows: Ints
+    ) -> LogprobBlock:
+        columns, wanted = self.columns, slots[rows]
         if len(rows) < len(slots):
             chosen = upload(rows, self._device)
-            logits, tokens = logits[chosen], tokens[chosen]
-        return token_logprobs(self._ops.log_softmax, logits, tokens, self.columns.logprobs[slots[rows]])
+            logits, processed, tokens = logits[chosen], processed[chosen], tokens[chosen]
+        of_processed = np.flatnonzero(columns.processed_logprobs[wanted])
+        if of_processed.size:
+            chosen = upload(of_processed, self._device)
+            drawn_from = self._drawn_from(processed[chosen], wanted[of_processed])
+            logits = logits.index_copy(0, chosen, drawn_from)
+        listed = None
+        if columns.listed:
+            some = [columns.listed[slot].tolist() if slot in columns.listed else [] for slot in wanted.tolist()]
+            listed = some if any(some) else None
+        return token_logprobs(
+            self._ops.log_softmax,
+            logits,
+            tokens,
+            columns.logprobs[wanted],
+            as_logits=columns.logits_as_logprobs[wanted],
+            listed=listed,
+        )
+
+    def _drawn_from(self, logits: torch.Tensor, slots: Ints) -> torch.Tensor:
+        """Edited logits [n, V] after temperature, min_p, top_k and top_p, minus infinity where excluded. Those of a
+        greedy row as they are: nothing is drawn from them."""
+        result = logits.clone()
+        rows = np.flatnonzero(~self.columns.greedy[slots])
+        if not rows.size:
+            return result
+        chosen, owners, columns = upload(rows, self._device), slots[rows], self.columns
+        scaled = logits[chosen] / upload(columns.temperature[owners][:, None], self._device)
+        values, ids = ordered_top_k(scaled, scaled.shape[-1])
+        floor = min_p_floor(values[:, 0], upload(columns.min_p[owners], self._device))
+        top_k = upload(np.where(columns.top_k[owners] == 0, columns.vocab_size, columns.top_k[owners]), self._device)
+        excluded = torch.arange(values.shape[1], device=self._device) >= top_k[:, None]
+        values = values.masked_fill(excluded | (values < floor[:, None]), -torch.inf)
+        values = values.masked_fill(~nucleus(values, upload(columns.top_p[owners], self._device)), -torch.inf)
+        return result.index_copy(0, chosen, torch.empty_like(scaled).scatter(-1, ids, values))
 
     def _edit(
         self, logits: torch.Tensor, slots: Ints, output_positions: Ints, inputs: SampleInputs | None
@@ -134,9 +196,12 @@ class Sampler:
         apply_bias_and_masks(logits, self.columns, slots, output_positions)
         if inputs is not None and inputs.bitmask_rows:
             apply_bitmask(self._ops.apply_token_bitmask, logits, inputs)
+        self._bad_words.apply(logits, slots)
         penalized = np.flatnonzero(self.columns.penalized[slots])
         if penalized.size:
             apply_penalties(logits, self.columns, self._counts, slots, penalized)
+        if self._processors is not None:
+            self._processors.apply(logits, slots)
         return logits
 
     def _draw(self, logits: torch.Tensor, slots: Ints, output_positions: Ints, rows: Ints) -> torch.Tensor:

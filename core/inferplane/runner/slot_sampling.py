@@ -39,18 +39,24 @@ class SlotSampling:
         self.min_tokens: Ints = np.zeros(num_slots, np.int64)
         self.logprobs: Ints = np.full(num_slots, NO_LOGPROBS, np.int64)
         self.prompt_logprobs: Ints = np.full(num_slots, NO_LOGPROBS, np.int64)
+        self.processed_logprobs = np.zeros(num_slots, bool)
+        """Reported of what the token was drawn from, not of the model's own logits."""
+        self.logits_as_logprobs = np.zeros(num_slots, bool)
         self.num_prompt: Ints = np.zeros(num_slots, np.int64)
         self.bias: dict[int, tuple[Ints, Floats]] = {}
         self.allowed: dict[int, npt.NDArray[np.bool_]] = {}
         """[V] bool."""
         self.held_off: dict[int, Ints] = {}
         """Ids that are masked while fewer than min_tokens were generated."""
+        self.listed: dict[int, Ints] = {}
+        """Ids whose log-probabilities are reported too, of slots that have any."""
 
     def remove(self, slot: int) -> None:
         """The slot's request left."""
         self.bias.pop(slot, None)
         self.allowed.pop(slot, None)
         self.held_off.pop(slot, None)
+        self.listed.pop(slot, None)
         self.edited[slot] = self.penalized[slot] = False
         self.logprobs[slot] = self.prompt_logprobs[slot] = NO_LOGPROBS
 
@@ -68,11 +74,20 @@ class SlotSampling:
         self.seed[slot] = np.uint64(request.seed).astype(np.int64)
         self.min_tokens[slot] = params.min_tokens
         self.logprobs[slot] = NO_LOGPROBS if params.logprobs is None else params.logprobs
+        mode = params.logprobs_mode or "raw_logprobs"
+        self.processed_logprobs[slot] = mode.startswith("processed")
+        self.logits_as_logprobs[slot] = mode.endswith("logits")
+        if params.logprob_token_ids:
+            # In the order of the request.
+            self.listed[slot] = np.array([i for i in params.logprob_token_ids if i < self.vocab_size], np.int64)
+            self.logprobs[slot] = max(0, self.logprobs[slot]) if self.logprobs[slot] != -1 else -1
         self.prompt_logprobs[slot] = NO_LOGPROBS if params.prompt_logprobs is None else params.prompt_logprobs
         self.num_prompt[slot] = request.num_prompt_tokens
         self._add_token_lists(request)
         token_lists = (self.bias, self.allowed, self.held_off)
-        self.edited[slot] = params.has_penalties or any(slot in lists for lists in token_lists)
+        self.edited[slot] = (
+            params.has_penalties or bool(params.bad_words_token_ids) or any(slot in lists for lists in token_lists)
+        )
 
     def _add_token_lists(self, request: NewRequest) -> None:
         slot, params = request.slot, request.params

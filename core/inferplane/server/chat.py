@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from inferplane.errors import InferplaneError
+from inferplane.server.beams import BeamGeneration
 from inferplane.server.claim import claim_of
 from inferplane.server.errors import CLIENT_CLOSED, to_api_error
 from inferplane.server.generation import Generation, PromptInput, encode_prompt, sampling, stream_usage
@@ -18,7 +19,7 @@ from inferplane.server.logprobs import chat_logprobs, prompt_logprobs
 from inferplane.server.responses import ChatChoice, ChatCompletion, ChatLogprobs, ChatMessage
 from inferplane.server.sse import DONE, ChunkFrame, EventStream, attended, encode, until_disconnect
 from inferplane.server.templating import adds_generation_prompt, last_text, render_conversation
-from inferplane.server.validation import chat_field_names, chat_values, check_body, check_model
+from inferplane.server.validation import beam_search_params, chat_field_names, chat_values, check_body, check_model
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -38,15 +39,23 @@ async def create_chat_completion(context: ServerContext, request: Request, body:
     context.require_ready()
     check_body(body, 1)
     try:
-        how = sampling(context, chat_values(body, context.prepared.plan.model.vocab_size), "chat")
+        values = chat_values(body, context.prepared.plan.model.vocab_size)
         claim = claim_of(request, context.server, body.user)
-        prompt = await attended(request, claim, chat_prompt(context, body))
-        generation = Generation(context, [prompt], how, body, claim)
+        search = beam_search_params(body, context.prepared.defaults.apply(values, "chat"))
+        if search is not None:
+            prompt = await attended(request, claim, chat_prompt(context, body))
+            generation: Generation | BeamGeneration = BeamGeneration(
+                context, [prompt], search, body, claim, fixed_length="max_tokens" in values
+            )
+        else:
+            how = sampling(context, values, "chat")
+            prompt = await attended(request, claim, chat_prompt(context, body))
+            generation = Generation(context, [prompt], how, body, claim)
     except InferplaneError as error:
         raise to_api_error(error, chat_field_names(body)) from error
     answer = _Answer(context, body, generation, model)
-    if body.stream:
-        return EventStream(answer.events())
+    if isinstance(generation, Generation) and body.stream:
+        return EventStream(answer.events(generation))
     finished = await until_disconnect(request.receive, generation.collect())
     if finished is None:
         return Response(status_code=CLIENT_CLOSED)
@@ -69,7 +78,9 @@ async def chat_prompt(context: ServerContext, body: ChatBody) -> PromptInput:
 class _Answer:
     """The shapes of one request's answer, whole or as a stream."""
 
-    def __init__(self, context: ServerContext, body: ChatBody, generation: Generation, model: str) -> None:
+    def __init__(
+        self, context: ServerContext, body: ChatBody, generation: Generation | BeamGeneration, model: str
+    ) -> None:
         self._context = context
         self._body = body
         self._generation = generation
@@ -114,18 +125,18 @@ class _Answer:
             return None
         return chat_logprobs(entries, self._context.names, self._body.top_logprobs or 0, self._as_ids)
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
+    async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """The answer of a request with stream: the roles, then what every token adds."""
-        body, generation = self._body, self._generation
+        body = self._body
         usage = stream_usage(self._context, body)
         frame = ChunkFrame(self._id, "chat.completion.chunk", self._created, self._model, usage.final)
         every_chunk = bool(body.logprobs or body.return_token_ids or usage.continuous)
         begun = False
-        async with aclosing(generation.increments()) as increments:
+        async with aclosing(generation.chunks()) as increments:
             async for index, increment, _ in increments:
                 if not begun:
                     begun = True
-                    for chunk in self._opening(frame, usage.continuous):
+                    for chunk in self._opening(generation, frame, usage.continuous):
                         yield chunk
                 if not increment.text and increment.finish_reason is None and not every_chunk:
                     continue
@@ -135,9 +146,8 @@ class _Answer:
             yield frame.usage(generation.usage(), generation.metrics())
         yield DONE
 
-    def _opening(self, frame: ChunkFrame, continuous: bool) -> list[bytes]:
+    def _opening(self, generation: Generation, frame: ChunkFrame, continuous: bool) -> list[bytes]:
         """The role of every choice, then the echoed text."""
-        generation = self._generation
         rest = b'},"logprobs":null,"finish_reason":null'
         usage = generation.usage_at_start() if continuous else None
         ids = {"prompt_token_ids": generation.prompts[0].token_ids} if self._body.return_token_ids else None

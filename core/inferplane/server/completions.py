@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from inferplane.errors import InferplaneError
+from inferplane.server.beams import BeamGeneration
 from inferplane.server.claim import claim_of
 from inferplane.server.errors import CLIENT_CLOSED, bad_value, to_api_error
 from inferplane.server.generation import (
@@ -24,7 +25,14 @@ from inferplane.server.generation import (
 from inferplane.server.logprobs import CompletionLogprobsWriter, prompt_logprobs
 from inferplane.server.responses import Completion, CompletionChoice, CompletionLogprobs
 from inferplane.server.sse import DONE, ChunkFrame, EventStream, attended, encode, until_disconnect
-from inferplane.server.validation import check_body, check_model, completion_values
+from inferplane.server.validation import (
+    COMPLETION_FIELD_NAMES,
+    beam_search_params,
+    check_body,
+    check_model,
+    completion_values,
+)
+from inferplane.text.detokenizer import PROMPT_TAIL, TextStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -43,15 +51,23 @@ async def create_completion(context: ServerContext, request: Request, body: Comp
     context.require_ready()
     check_body(body, len(body.prompt or ()))
     try:
-        how = sampling(context, completion_values(body, context.prepared.plan.model.vocab_size), "completions")
+        values = completion_values(body, context.prepared.plan.model.vocab_size)
         claim = claim_of(request, context.server, body.user)
-        prompts = await attended(request, claim, completion_prompts(context, body))
-        generation = Generation(context, prompts, how, body, claim)
+        search = beam_search_params(body, context.prepared.defaults.apply(values, "completions"))
+        if search is not None:
+            prompts = await attended(request, claim, completion_prompts(context, body))
+            generation: Generation | BeamGeneration = BeamGeneration(
+                context, prompts, search, body, claim, fixed_length="max_tokens" in values
+            )
+        else:
+            how = sampling(context, values, "completions")
+            prompts = await attended(request, claim, completion_prompts(context, body))
+            generation = Generation(context, prompts, how, body, claim)
     except InferplaneError as error:
-        raise to_api_error(error) from error
+        raise to_api_error(error, COMPLETION_FIELD_NAMES) from error
     answer = _Answer(context, body, generation, model)
-    if body.stream:
-        return EventStream(answer.events())
+    if isinstance(generation, Generation) and body.stream:
+        return EventStream(answer.events(generation))
     finished = await until_disconnect(request.receive, generation.collect())
     if finished is None:
         return Response(status_code=CLIENT_CLOSED)
@@ -68,22 +84,31 @@ async def completion_prompts(context: ServerContext, body: CompletionBody) -> li
 async def _prompt(context: ServerContext, prompt: str | list[int], body: CompletionBody) -> PromptInput:
     if isinstance(prompt, str):
         special = body.add_special_tokens is not False
-        return await encode_prompt(
-            context, prompt, field="prompt", add_special_tokens=special, truncate=body.truncate_prompt_tokens
-        )
+        found = await encode_prompt(context, prompt, field="prompt", add_special_tokens=special)
+        kept = truncated(context, found.token_ids, body.truncate_prompt_tokens)
+        if len(kept) == len(found.token_ids):
+            return found
+        # What was cut off is no part of the prompt: the text is that of what is left.
+        return PromptInput(_decoded(context, kept, body), kept)
     ids = truncated(context, prompt, body.truncate_prompt_tokens)
-    text = None
+    return PromptInput(_decoded(context, ids, body), ids)
+
+
+def _decoded(context: ServerContext, ids: list[int], body: CompletionBody) -> str | None:
+    """The text that echo gives back; None where nobody asks, or the ids are refused later."""
     tokenizer = context.prepared.tokenizer
     known = range(context.prepared.plan.model.vocab_size)
-    if body.echo and tokenizer is not None and all(token_id in known for token_id in ids):
-        text = tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens is not False)
-    return PromptInput(text, ids)
+    if not body.echo or tokenizer is None or not all(token_id in known for token_id in ids):
+        return None
+    return tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens is not False)
 
 
 class _Answer:
     """The shapes of one request's answer, whole or as a stream."""
 
-    def __init__(self, context: ServerContext, body: CompletionBody, generation: Generation, model: str) -> None:
+    def __init__(
+        self, context: ServerContext, body: CompletionBody, generation: Generation | BeamGeneration, model: str
+    ) -> None:
         self._context = context
         self._body = body
         self._generation = generation
@@ -92,9 +117,9 @@ class _Answer:
         self._created = int(time.time())
         as_ids = context.server.return_tokens_as_token_ids
         as_ids = as_ids if body.return_tokens_as_token_ids is None else body.return_tokens_as_token_ids
-        self._writers = [
-            CompletionLogprobsWriter(context.names, body.logprobs or 0, as_ids) for _ in range(generation.num_sequences)
-        ]
+        self._as_ids = as_ids
+        self._writers: dict[int, CompletionLogprobsWriter] = {}
+        self._prompt_scores: dict[int, Sequence[TokenLogprobs | None]] = {}
 
     def whole(self, finished: Sequence[Finished]) -> Completion:
         """The answer of a request without stream."""
@@ -141,19 +166,36 @@ class _Answer:
             return None
         ids: list[int] = token_ids
         scores: list[TokenLogprobs | None] = list(entries or ())
-        if first and self._body.echo and prompt_entries is not None:
-            ids = [*self._generation.prompts[index // self._generation.n].token_ids, *token_ids]
-            scores = [*prompt_entries, *scores]
-        return self._writers[index].write(ids, scores)
+        which = index // self._generation.n
+        if prompt_entries is not None:
+            # The first of a prompt's sequences scores it for all.
+            self._prompt_scores[which] = prompt_entries
+        if first and self._body.echo and which in self._prompt_scores:
+            ids = [*self._generation.prompts[which].token_ids, *token_ids]
+            scores = [*self._prompt_scores[which], *scores]
+        return self._writer(index).write(ids, scores)
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
+    def _writer(self, index: int) -> CompletionLogprobsWriter:
+        if index not in self._writers:
+            body, tokenizer, stream = self._body, self._context.prepared.tokenizer, None
+            if tokenizer is not None:
+                skipped, spaced = body.skip_special_tokens is not False, body.spaces_between_special_tokens is not False
+                stream = TextStream(tokenizer, skipped, spaced)
+                if not body.echo:
+                    stream.prime(self._generation.prompts[index // self._generation.n].token_ids[-PROMPT_TAIL:])
+            self._writers[index] = CompletionLogprobsWriter(
+                self._context.names, self._body.logprobs or 0, self._as_ids, stream
+            )
+        return self._writers[index]
+
+    async def events(self, generation: Generation) -> AsyncGenerator[bytes, None]:
         """The answer of a request with stream."""
-        body, generation = self._body, self._generation
+        body = self._body
         usage = stream_usage(self._context, body)
         frame = ChunkFrame(self._id, "text_completion", self._created, self._model, usage.final)
         begun = [False] * generation.num_sequences
         every_chunk = body.logprobs is not None or body.return_token_ids or usage.continuous
-        async with aclosing(generation.increments()) as increments:
+        async with aclosing(generation.chunks()) as increments:
             async for index, increment, delta in increments:
                 text, first = increment.text, not begun[index]
                 if first:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 from inferplane.client.pooling import embeds, generates
-from inferplane.client.requests import Limits
+from inferplane.client.requests import Limits, RequestSeeds
 from inferplane.metrics import Metrics
 from inferplane.plan.record import reference_ops
 from inferplane.server.errors import ApiError, from_engine
@@ -39,6 +39,7 @@ class ServerContext:
         self.warned: set[str] = set()
         self.request_log = RequestLog(prepared.config.server)
         self.metrics = Metrics(
+        self.draw_seed = RequestSeeds(prepared.config.model.seed)
             model_name=prepared.served_names[0],
             engine=0,
             max_model_len=plan.limits.max_model_len,
@@ -89,6 +90,7 @@ class ServerContext:
         if state == "starting":
             again = self.client.num_restarts > 0
             raise ApiError(
+            logprobs_mode=self.prepared.config.model.logprobs_mode,
                 503, "the engine is being started again" if again else "the engine is still starting",
                 code="engine_starting", kind="server_error", headers={"Retry-After": RETRY_WHILE_STARTING},
             )  # fmt: skip

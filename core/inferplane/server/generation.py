@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from inferplane.client.outputs import OutputAssembler
+from inferplane.client.processor_arguments import check_processor_arguments
 from inferplane.client.requests import build_requests
 from inferplane.errors import InferplaneError, QueueFull, TookTooLong
+from inferplane.log import get_logger
 from inferplane.metrics import SequenceTimer
 from inferplane.server.claim import Claim
 from inferplane.server.errors import ApiError, bad_value, shutting_down
 from inferplane.server.responses import PromptTokensDetails, RequestMetrics, Usage
 from inferplane.telemetry import SequenceSpan
-from inferplane_api.sampling import SamplingParams
+from inferplane.text.bad_words import bad_word_sequences
+from inferplane_api.sampling import GREEDY_EPSILON, MIN_TEMPERATURE, SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from typing import Any
 
     from msgspec import UnsetType
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from inferplane.text.tokenizer import Tokenizer
     from inferplane_api.step import TokenLogprobs
 
+
+log = get_logger(__name__)
 
 MAX_CHARACTERS_PER_TOKEN = 64
 """On average, over a whole prompt: no text that people write comes near."""
@@ -115,7 +121,21 @@ class Sampling(NamedTuple):
 
 def sampling(context: ServerContext, values: dict[str, Any], api: Api) -> Sampling:
     """The client's values over the model's defaults over the API's. Raises InvalidValue."""
-    params = SamplingParams(**context.prepared.defaults.apply(values, api))
+    return checked_sampling(context, SamplingParams(**context.prepared.defaults.apply(values, api)), values)
+
+
+def checked_sampling(context: ServerContext, params: SamplingParams, values: Mapping[str, Any]) -> Sampling:
+    """What needs the server's parts: words become tokens, processors' parameters are held to their declarations.
+
+    Raises ApiError or InvalidValue.
+    """
+    if GREEDY_EPSILON <= params.temperature < MIN_TEMPERATURE and "temperature" not in context.warned:
+        context.warned.add("temperature")
+        log.warning("temperature %g is raised to %g; this is said once", params.temperature, MIN_TEMPERATURE)
+    check_processor_arguments(params.extra_args, context.prepared.plan.logits_processors, "vllm_xargs")
+    if params.bad_words:
+        sequences = bad_word_sequences(params.bad_words, require_tokenizer(context, "bad_words"))
+        params = msgspec.structs.replace(params, bad_words=(), bad_words_token_ids=sequences)
     return Sampling(params, "max_tokens" in values)
 
 
@@ -149,6 +169,7 @@ class Generation:
                 request_id=f"{unique}-{index}",
                 priority=body.priority or 0,
                 cache_salt=body.cache_salt or "",
+                draw_seed=context.draw_seed,
             )
         tokenizer = context.prepared.tokenizer
         self._sequences = [
@@ -164,6 +185,7 @@ class Generation:
         self.num_sequences = len(self._requests)
         context.metrics.params_n.observe(self.n)
         self._request_id = body.request_id or unique
+        self._interval = stream_interval(context, body)
         self._cause = "disconnect"
         """Why what has not finished was ended: one of the metrics' ABORTS."""
         self._texts: list[list[str]] | None = [[] for _ in self._requests] if context.request_log.outputs else None
@@ -220,7 +242,7 @@ class Generation:
         self._measure(sequence, reason)
         if reason == "error":
             self._cause = "sibling"
-            raise self._given_up(delta)
+            raise given_up(self._context, delta)
         if reason == "abort":
             self._cause = "shutdown"
             self._context.metrics.aborted("shutdown")
@@ -268,17 +290,6 @@ class Generation:
             self._context.metrics.rejected(f"queue_{error.reason}")
             raise
 
-    def _given_up(self, delta: Delta) -> ApiError:
-        message = delta.error or "the engine gave the request up"
-        status = _STATUS.get(delta.error_code, 500)
-        headers = {}
-        if delta.error_code == "queue_timeout":
-            self._context.metrics.rejected("queue_timeout")
-            headers = {"Retry-After": "5"}
-        return ApiError(
-            status, message, code=delta.error_code or "generation_failed", kind="server_error", headers=headers
-        )
-
     def _log_output(self, index: int, increment: Increment) -> None:
         assert self._texts is not None
         self._texts[index].append(increment.text)
@@ -302,7 +313,12 @@ class Generation:
                     prompt_logprobs[index] = delta.prompt_logprobs
         finally:
             await increments.aclose()
-        return [_joined(some, scores) for some, scores in zip(parts, prompt_logprobs, strict=True)]
+        # The first of a prompt's sequences scores it for all.
+        return [_joined(some, prompt_logprobs[index - index % self.n]) for index, some in enumerate(parts)]
+
+    def chunks(self) -> AsyncGenerator[tuple[int, Increment, Delta], None]:
+        """`increments`, with as many tokens in each as the server's owner or the client asks for."""
+        return self.increments() if self._interval == 1 else _gathered(self.increments(), self._interval)
 
     def usage(self) -> Usage:
         """Of all sequences so far."""
@@ -327,13 +343,55 @@ class Generation:
         return self._usage(sequence.num_prompt_tokens, assembler.num_tokens, assembler.num_cached_tokens)
 
     def _usage(self, num_prompt_tokens: int, num_tokens: int, num_cached_tokens: int) -> Usage:
-        details = self._context.server.enable_prompt_tokens_details
-        return Usage(
-            prompt_tokens=num_prompt_tokens,
-            total_tokens=num_prompt_tokens + num_tokens,
-            completion_tokens=num_tokens,
-            prompt_tokens_details=PromptTokensDetails(num_cached_tokens) if details else None,
-        )
+        return usage_of_tokens(self._context, num_prompt_tokens, num_tokens, num_cached_tokens)
+
+
+def usage_of_tokens(context: ServerContext, num_prompt: int, num_completion: int, num_cached: int) -> Usage:
+    """The counts as a client sees them."""
+    details = context.server.enable_prompt_tokens_details
+    return Usage(
+        prompt_tokens=num_prompt,
+        total_tokens=num_prompt + num_completion,
+        completion_tokens=num_completion,
+        prompt_tokens_details=PromptTokensDetails(num_cached) if details else None,
+    )
+
+
+def given_up(context: ServerContext, delta: Delta) -> ApiError:
+    """The answer to a request that the engine gave up."""
+    message = delta.error or "the engine gave the request up"
+    status = _STATUS.get(delta.error_code, 500)
+    headers = {}
+    if delta.error_code == "queue_timeout":
+        context.metrics.rejected("queue_timeout")
+        headers = {"Retry-After": "5"}
+    code = delta.error_code or "generation_failed"
+    return ApiError(status, message, code=code, kind="server_error", headers=headers)
+
+
+def stream_interval(context: ServerContext, body: GenerationBody) -> int:
+    """Tokens per chunk. Raises ApiError 400 where the client wants fewer than the server's owner."""
+    least = context.server.stream_interval
+    if body.stream_interval is not None and body.stream_interval < least:
+        raise bad_value("stream_interval", f"must be at least {least}, the server's own (--stream-interval)")
+    return body.stream_interval or least
+
+
+async def _gathered(
+    increments: AsyncGenerator[tuple[int, Increment, Delta], None], interval: int
+) -> AsyncGenerator[tuple[int, Increment, Delta], None]:
+    """The first token of a sequence at once, then `interval` of them together, and what is left with the end."""
+    begun: set[int] = set()
+    held: dict[int, Increment] = {}
+    async with aclosing(increments):
+        async for index, increment, delta in increments:
+            if index in held:
+                increment = held.pop(index).then(increment)
+            if index in begun and increment.finish_reason is None and len(increment.token_ids) < interval:
+                held[index] = increment
+                continue
+            begun.add(index)
+            yield index, increment, delta
 
 
 def _joined(parts: list[Increment], prompt_logprobs: list[TokenLogprobs | None] | None) -> Finished:

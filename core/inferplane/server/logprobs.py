@@ -16,6 +16,7 @@ from inferplane.server.responses import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from inferplane.text.detokenizer import TextStream
     from inferplane.text.tokenizer import Tokenizer
     from inferplane_api.step import TokenLogprobs
 
@@ -58,6 +59,10 @@ def chat_logprobs(entries: Sequence[TokenLogprobs], names: TokenNames, num_top: 
     content = []
     for entry in entries:
         top = list(zip(entry.top_ids, entry.top_logprobs, strict=True))
+        top = top if num_top < 0 else top[:num_top]
+        if entry.listed_ids:
+            named = dict(top)
+            top += [pair for pair in zip(entry.listed_ids, entry.listed_logprobs, strict=True) if pair[0] not in named]
         content.append(
             ChatLogprob(
                 names.name(entry.token_id, as_ids),
@@ -65,7 +70,7 @@ def chat_logprobs(entries: Sequence[TokenLogprobs], names: TokenNames, num_top: 
                 spelled(entry.token_id),
                 [
                     TopLogprob(names.name(token_id, as_ids), floored(logprob), spelled(token_id))
-                    for token_id, logprob in (top if num_top < 0 else top[:num_top])
+                    for token_id, logprob in top
                 ],
             )
         )
@@ -73,12 +78,18 @@ def chat_logprobs(entries: Sequence[TokenLogprobs], names: TokenNames, num_top: 
 
 
 class CompletionLogprobsWriter:
-    """Columns of one completion, over all its chunks: text offsets go on where the last chunk ended."""
+    """Columns of one completion, over all its chunks: text offsets go on where the last chunk ended.
 
-    def __init__(self, names: TokenNames, num_top: int, as_ids: bool) -> None:
+    An offset is where the text stood before the token, so tokens that share a character share an offset, and one whose
+    text is left out takes no room.
+    """
+
+    def __init__(self, names: TokenNames, num_top: int, as_ids: bool, stream: TextStream | None = None) -> None:
+        """stream: decodes the sequence; None without a tokenizer, where every offset is 0."""
         self._names = names
         self._num_top = num_top
         self._as_ids = as_ids
+        self._stream = stream
         self._offset = 0
 
     def write(self, token_ids: Sequence[int], entries: Sequence[TokenLogprobs | None]) -> CompletionLogprobs:
@@ -87,7 +98,8 @@ class CompletionLogprobsWriter:
         for token_id, entry in zip(token_ids, entries, strict=True):
             columns.text_offset.append(self._offset)
             columns.tokens.append(self._names.name(token_id, self._as_ids))
-            self._offset += len(self._names.text(token_id))
+            if self._stream is not None:
+                self._offset += len(self._stream.push(token_id))
             columns.token_logprobs.append(None if entry is None else floored(entry.logprob))
             columns.top_logprobs.append(None if entry is None else self._top(entry))
         return columns
@@ -97,7 +109,8 @@ class CompletionLogprobsWriter:
         pairs = list(zip(entry.top_ids, entry.top_logprobs, strict=True))
         kept = pairs if self._num_top < 0 else pairs[: self._num_top]
         table: dict[str, float] = {}
-        for token_id, logprob in (*kept, (entry.token_id, entry.logprob)):
+        listed = zip(entry.listed_ids, entry.listed_logprobs, strict=True)
+        for token_id, logprob in (*kept, (entry.token_id, entry.logprob), *listed):
             table.setdefault(self._names.name(token_id, self._as_ids), floored(logprob))
         return table
 

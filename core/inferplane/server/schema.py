@@ -10,6 +10,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
+from inferplane_api.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_PATTERN_SIZE, LogprobsMode
+
 MAX_SEQUENCES = 16384
 """Most prompts times n of a request."""
 MAX_STOP_STRINGS = 64
@@ -18,6 +20,10 @@ MAX_STOP_LENGTH = 1024
 MAX_MESSAGES = 16384
 MAX_LOGIT_BIAS = 16384
 MAX_CACHE_SALT = 128
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD = 256
+"""Characters."""
+MAX_XARGS = 64
 MAX_REQUEST_ID = 128
 _SALT_REFUSES = "@/\\\0"
 
@@ -103,12 +109,22 @@ def _cache_salt(value: str | None) -> str | None:
     return value
 
 
+def _early_stopping(value: Any) -> bool | str | None:
+    if value is not None and not isinstance(value, bool) and value != "never":
+        raise ValueError('must be true, false or "never"')
+    return value  # type: ignore[no-any-return]
+
+
 def _request_id(value: str | None) -> str | None:
     if value is not None and not (0 < len(value) <= MAX_REQUEST_ID and value.isprintable()):
         raise ValueError(f"must have 1 to {MAX_REQUEST_ID} printable characters")
     return value
 
 
+EarlyStopping = Annotated[
+    Any, AfterValidator(_early_stopping), WithJsonSchema({"enum": [True, False, "never", None]})
+]
+BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD)]
 Prompts = Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
 RequestId = Annotated[str | None, AfterValidator(_request_id)]
 CacheSalt = Annotated[str | None, AfterValidator(_cache_salt)]
@@ -121,22 +137,24 @@ class StreamOptions(Body):
     continuous_usage_stats: bool | None = None
 
 
+class RepetitionDetectionBody(Body):
+    """When a loop ends a request; a max_pattern_size of 0 asks for nothing, and 0 elsewhere for the least."""
+
+    max_pattern_size: Annotated[int, Field(ge=0, le=MAX_PATTERN_SIZE)] = 0
+    min_pattern_size: Annotated[int, Field(ge=0, le=MAX_PATTERN_SIZE)] = 0
+    min_count: Annotated[int, Field(ge=0, le=MAX_PATTERN_SIZE)] = 0
+
+
 class GenerationBody(Body):
     """The fields that both generation endpoints take."""
 
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
-        "use_beam_search": (False,),
-        "length_penalty": (1, 1.0),
         "best_of": (1,),
-        "bad_words": ([],),
         "structured_outputs": (),
         "response_format": ({"type": "text"},),
         "logits_processors": ([],),
         "thinking_token_budget": (-1,),
-        "repetition_detection": (),
-        "logprob_token_ids": ([],),
         "kv_transfer_params": ({},),
-        "vllm_xargs": ({},),
     }
     """Fields of features that are not there yet, with the values (None besides) that ask for nothing."""
 
@@ -174,18 +192,22 @@ class GenerationBody(Body):
     cache_salt: CacheSalt = None
     user: str | None = None
 
-    use_beam_search: Any = None
-    length_penalty: Any = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: EarlyStopping = None
+    bad_words: Annotated[list[BadWord], Field(max_length=MAX_BAD_WORDS)] | None = None
+    logprob_token_ids: Annotated[list[Int], Field(max_length=MAX_LOGPROB_TOKEN_IDS)] | None = None
+    logprobs_mode: LogprobsMode | None = None
+    repetition_detection: RepetitionDetectionBody | None = None
+    stream_interval: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    vllm_xargs: Annotated[dict[str, Any], Field(max_length=MAX_XARGS)] | None = None
+
     best_of: Any = None
-    bad_words: Any = None
     structured_outputs: Any = None
     response_format: Any = None
     logits_processors: Any = None
     thinking_token_budget: Any = None
-    repetition_detection: Any = None
-    logprob_token_ids: Any = None
     kv_transfer_params: Any = None
-    vllm_xargs: Any = None
 
 
 class CompletionBody(GenerationBody):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from inferplane.client.beam_search import REFUSED, BeamSearchParams
 from inferplane.server.errors import ApiError, bad_value, not_supported
 from inferplane.server.schema import MAX_SEQUENCES
+from inferplane_api.sampling import RepetitionDetection, SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from inferplane.server.schema import ChatBody, CompletionBody, GenerationBody
 
 _SAME_NAME = (
@@ -26,6 +30,8 @@ _SAME_NAME = (
     "spaces_between_special_tokens",
 )
 _SEED_RANGE = 2**64
+_HTTP_NAMES = {"extra_args": "vllm_xargs"}
+_BEAM_FIELDS = frozenset(BeamSearchParams.__struct_fields__) & frozenset(SamplingParams.__struct_fields__)
 
 
 def check_body(body: GenerationBody, num_prompts: int) -> None:
@@ -43,7 +49,7 @@ def check_body(body: GenerationBody, num_prompts: int) -> None:
         raise bad_value("n", f"a request may have at most {MAX_SEQUENCES} sequences, this one has {n * num_prompts}")
 
 
-def sampling_values(body: GenerationBody, vocab_size: int) -> dict[str, Any]:
+def sampling_values(body: CompletionBody | ChatBody, vocab_size: int) -> dict[str, Any]:
     """The sampling fields that the client has set, named as in SamplingParams; max_tokens and logprobs are not here."""
     values = {name: value for name in _SAME_NAME if (value := getattr(body, name)) is not None}
     if body.top_k is not None:
@@ -60,7 +66,59 @@ def sampling_values(body: GenerationBody, vocab_size: int) -> dict[str, Any]:
         values["allowed_token_ids"] = tuple(body.allowed_token_ids)
     if body.prompt_logprobs is not None:
         values["prompt_logprobs"] = body.prompt_logprobs
+    values |= _later_values(body)
     return values
+
+
+def _later_values(body: CompletionBody | ChatBody) -> dict[str, Any]:
+    """What vLLM added to OpenAI's fields over time."""
+    values: dict[str, Any] = {}
+    if body.bad_words:
+        values["bad_words"] = tuple(body.bad_words)
+    if body.logprob_token_ids:
+        if body.logprobs is None or body.logprobs is False:
+            raise bad_value("logprob_token_ids", "needs logprobs")
+        values["logprob_token_ids"] = tuple(body.logprob_token_ids)
+    if body.logprobs_mode is not None:
+        values["logprobs_mode"] = body.logprobs_mode
+    if body.vllm_xargs:
+        values["extra_args"] = body.vllm_xargs
+    detection = body.repetition_detection
+    if detection is not None and detection.max_pattern_size:
+        values["repetition_detection"] = RepetitionDetection(
+            max_pattern_size=detection.max_pattern_size,
+            min_pattern_size=max(1, detection.min_pattern_size),
+            min_count=max(2, detection.min_count),
+        )
+    return values
+
+
+def beam_search_params(body: GenerationBody, values: Mapping[str, Any]) -> BeamSearchParams | None:
+    """How to search, from the fields of `SamplingParams` that hold for the request; None where nobody asks for beams.
+
+    temperature, top_p, top_k, min_p and seed have no meaning then. Raises ApiError or InvalidValue naming the field.
+    """
+    if not body.use_beam_search:
+        for field, asked in (
+            ("length_penalty", body.length_penalty not in (None, 1.0)),
+            ("early_stopping", bool(body.early_stopping)),
+        ):
+            if asked:
+                raise bad_value(field, "needs use_beam_search=true")
+        return None
+    if body.stream:
+        raise bad_value("stream", "is not available together with use_beam_search=true: beams end together")
+    for field in REFUSED:
+        if values.get(field):
+            raise bad_value(_HTTP_NAMES.get(field, field), "is not available together with use_beam_search=true")
+    if values.get("logprobs_mode", "processed_logprobs").endswith("logits"):
+        raise bad_value("logprobs_mode", "beams are ranked by log-probabilities, which are what is reported")
+    taken = {name: value for name, value in values.items() if name in _BEAM_FIELDS}
+    if body.length_penalty is not None:
+        taken["length_penalty"] = body.length_penalty
+    if body.early_stopping is not None:
+        taken["early_stopping"] = body.early_stopping
+    return BeamSearchParams(beam_width=1 if body.n is None else body.n, **taken)
 
 
 def completion_values(body: CompletionBody, vocab_size: int) -> dict[str, Any]:
@@ -97,9 +155,13 @@ def chat_values(body: ChatBody, vocab_size: int) -> dict[str, Any]:
     return values
 
 
+COMPLETION_FIELD_NAMES = {"beam_width": "n"}
+"""The same for completions."""
+
+
 def chat_field_names(body: ChatBody) -> dict[str, str]:
     """SamplingParams' field names to those that a chat client used, for error messages."""
-    names = {"prompt": "messages", "logprobs": "top_logprobs" if body.top_logprobs else "logprobs"}
+    names = {**COMPLETION_FIELD_NAMES, "prompt": "messages", "logprobs": "top_logprobs" if body.top_logprobs else "logprobs"}
     if body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
     return names

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from inferplane_api.sampling import SamplingParams
 
 _REPLACEMENT = "\ufffd"
-_TAIL = 8
+PROMPT_TAIL = 8
 """Tokens of the prompt that can matter: a character has at most four bytes, and special tokens may stand between."""
 
 
@@ -43,7 +43,7 @@ class Detokenizer:
         self._stream: TextStream | None = None
         if tokenizer is not None and params.detokenize:
             self._stream = TextStream(tokenizer, params.skip_special_tokens, params.spaces_between_special_tokens)
-            self._stream.prime(prompt_tail_ids[-_TAIL:])
+            self._stream.prime(prompt_tail_ids[-PROMPT_TAIL:])
         self._stops = StopStrings(params.stop, include=params.include_stop_str_in_output) if params.stop else None
         self._min_tokens = params.min_tokens
         self._include_stop = params.include_stop_str_in_output

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from inferplane_api.internal.inventory import admits
-from inferplane_api.spec import AttentionSpec, KernelSpec, PlatformSpec, Reason
+from inferplane_api.spec import AttentionSpec, KernelSpec, LogitsProcessorSpec, PlatformSpec, Reason
 
 if TYPE_CHECKING:
     import msgspec
@@ -30,6 +30,8 @@ def unsound(spec: msgspec.Struct) -> Reason | None:
             return _refusal("layouts", "one or more", "none")
     if isinstance(spec, (AttentionSpec, KernelSpec)) and not 0 <= spec.score <= HIGHEST_SCORE:
         return _refusal("score", f"0 to {HIGHEST_SCORE}", spec.score)
+    if isinstance(spec, LogitsProcessorSpec) and not spec.parameters:
+        return _refusal("parameters", "one or more", "none")
     return None
 
 

@@ -125,7 +125,16 @@ async def test_a_whole_answer(server: Any) -> None:
         "object": "chat.completion",
         "created": 0,
         "model": "tiny",
-        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop", "stop_reason": None}],
+        "choices": [
+            {
+                "index": 0,
+                "message": message,
+                "logprobs": None,
+                "finish_reason": "stop",
+                "stop_reason": None,
+                "token_ids": None,
+            }
+        ],
         "service_tier": None,
         "system_fingerprint": None,
         "usage": {
