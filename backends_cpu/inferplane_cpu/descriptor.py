@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inferplane_api.kv import KVLayout
 from inferplane_api.spec import (
     AttentionSpec,
     ConfigPatch,
@@ -70,6 +71,8 @@ NATIVE_ATTENTION = AttentionSpec(
     features=frozenset({"softcap", "logsumexp"}),
     requires=NATIVE | {"in_place_kv_write"},
     graph_level="always",
+    # A head's keys side by side: they are read head by head.
+    layouts=(KVLayout(order="htd"), KVLayout(order="thd")),
     score=80,
 )
 

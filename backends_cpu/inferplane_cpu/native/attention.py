@@ -10,6 +10,7 @@ import torch
 
 from inferplane_api.errors import Unsupported
 from inferplane_cpu.native.executor import TYPES, executor
+from inferplane_cpu.native.huge_pages import advise
 from inferplane_cpu.native.structs import Attention, Batch, Cache, Kind, KvWrite
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ class NativeAttention:
                 f"cpu.native computes in {' and '.join(types)}, not in {context.dtype} with a cache of {group.dtype}",
                 remedy="choose another --attention-backend or --dtype",
             )
-        if group.head_size > MAX_HEAD_SIZE or group.layout.order != "thd":
+        if group.head_size > MAX_HEAD_SIZE:
             raise Unsupported(
-                f"cpu.native takes heads of at most {MAX_HEAD_SIZE} elements in layout 'thd'",
+                f"cpu.native takes heads of at most {MAX_HEAD_SIZE} elements",
                 remedy="choose another --attention-backend",
             )
         self._heads = context.num_heads
@@ -105,11 +106,11 @@ class NativeAttention:
         run.run(Kind.ATTENTION, self._dtype, arguments, (kv.k, kv.v, self))
 
     def _cache(self, kv: KVView) -> Cache:
-        if kv.layout.order != "thd":
-            raise Unsupported(f"cpu.native reads layout 'thd', not {kv.layout.order!r}")
-        page, token, head, element = kv.k.stride()
-        if kv.v.stride() != (page, token, head, element) or element != 1:
+        page, outer, inner, element = kv.k.stride()
+        if kv.v.stride() != (page, outer, inner, element) or element != 1:
             raise Unsupported("cpu.native wants keys and values at the same strides")
+        token, head = (outer, inner) if kv.layout.order == "thd" else (inner, outer)
+        advise(kv.k)
         return Cache(
             k=kv.k.data_ptr(), v=kv.v.data_ptr(), page_stride=page, token_stride=token, head_stride=head,
             tokens_per_page=kv.tokens_per_page, type=self._cache_type,

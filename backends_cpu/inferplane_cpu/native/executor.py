@@ -68,6 +68,11 @@ class Executor:
             TYPES[weight.dtype], weight.data_ptr(), weight.stride(0), first, count, n, k, packed.data_ptr()
         )
 
+    def quant_packed_bytes(self, scheme: int, n: int, k: int) -> int:
+        """Bytes of a packed matrix [n, k] of a quantization scheme."""
+        size: int = self._library.ip_quant_packed_bytes(scheme, n, k)
+        return size
+
     def close(self) -> None:
         """End the threads."""
         if self._pool:

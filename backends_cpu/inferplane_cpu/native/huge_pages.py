@@ -7,7 +7,9 @@ virtual machine (two levels of tables) one core read 15 GB/s from small pages an
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
+from functools import lru_cache
 
 import torch
 
@@ -45,3 +47,22 @@ def _map(num_bytes: int) -> torch.Tensor:
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     start = -whole.data_ptr() % PAGE
     return whole[start : start + size]
+
+
+def advise(tensor: torch.Tensor) -> None:
+    """Ask for large pages under a tensor's whole storage, which somebody else allocated; once for each storage.
+
+    What has not been touched yet gets them at its first touch.
+    """
+    storage = tensor.untyped_storage()
+    _advise(storage.data_ptr(), storage.nbytes())
+
+
+@lru_cache(maxsize=64)
+def _advise(address: int, num_bytes: int) -> None:
+    first, last = -(-address // PAGE) * PAGE, (address + num_bytes) // PAGE * PAGE
+    if last > first and hasattr(mmap, "MADV_HUGEPAGE"):
+        # Advice only: where the kernel refuses it, nothing changes.
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(first), ctypes.c_size_t(last - first), ctypes.c_int(mmap.MADV_HUGEPAGE)
+        )
