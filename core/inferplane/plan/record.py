@@ -48,19 +48,18 @@ def reference_lines(plan: Plan) -> list[str]:
 
 def selection_record(plan: Plan) -> dict[str, Any]:
     """JSON types only; no path of this host beyond the user's own settings, and no key."""
-    data = msgspec.json.encode(
-        {
-            "summary": startup_line(plan),
-            "platform": plan.platform,
-            "device": plan.device,
-            "model": plan.model,
-            "geometry": plan.geometry,
-            "limits": plan.limits,
-            "hooks": plan.hooks,
-            "settings": plan.settings,
-            "decisions": plan.decisions,
-            "warnings": plan.warnings,
-        }
-    )
-    record: dict[str, Any] = msgspec.json.decode(data)
-    return record
+    sections = {
+        "summary": startup_line(plan),
+        "platform": plan.platform,
+        "device": plan.device,
+        "model": plan.model,
+        "geometry": plan.geometry,
+        "limits": plan.limits,
+        "hooks": plan.hooks,
+        "settings": plan.settings,
+        "decisions": plan.decisions,
+        "warnings": plan.warnings,
+    }
+    # Sets come from another process in an order of its own: sorted, so that equal plans have equal records.
+    encoded = {name: msgspec.json.encode(section, order="deterministic") for name, section in sections.items()}
+    return {name: msgspec.json.decode(data) for name, data in encoded.items()}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from inferplane.builtin.descriptor import REFERENCE_ATTENTION, REFERENCE_LINEAR, REFERENCE_OPS, SAFETENSORS
@@ -128,6 +129,9 @@ def test_each_option_of_a_platform_is_a_setting_and_a_secret_is_not_shown(
     assert found[f"{path}.access_token"] == ("(set, not shown)", "flag --platform-option")
     assert found[path] == ("access_token, turbo", "flag --platform-option")
     assert "s3same" not in str(selection_record(plan))
+    device = msgspec.structs.replace(plan.device, features=frozenset(map(str, range(10, 40))))
+    features = selection_record(msgspec.structs.replace(plan, device=device))["device"]["features"]
+    assert features == [str(number) for number in range(10, 40)], "in one order, whatever a set's is"
     assert plan.platform_options["license"] == "s3same", "the platform itself gets it"
 
 
