@@ -245,13 +245,13 @@ class ServerConfig(_Section):
     enable_force_include_usage: bool = Field(False, description="Every stream ends with a usage chunk.")
     return_tokens_as_token_ids: bool = Field(False, description="Log-probability tokens as `token_id:N`.")
     trust_request_chat_template: bool = Field(False, description="Accept a chat template from a request.")
+    stream_interval: int = Field(
+        1, ge=1, description="Tokens per chunk of a stream, after the first; a request may ask for more, not for fewer."
+    )
     response_role: str = Field("assistant", description="Role of the answer.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much is logged.")
     shutdown_timeout: float = Field(30.0, ge=0, description="Seconds that running requests get after SIGTERM.")
     hang_timeout: float = Field(
-    stream_interval: int = Field(
-        1, ge=1, description="Tokens per chunk of a stream, after the first; a request may ask for more, not for fewer."
-    )
         30.0, gt=0, description="Seconds without a completed step after which health turns red."
     )
     request_timeout: float | None = Field(

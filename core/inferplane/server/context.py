@@ -37,9 +37,9 @@ class ServerContext:
         self.num_running = 0
         self.text = TextWork(lambda: self.metrics.rejected("queue_text"))
         self.warned: set[str] = set()
+        self.draw_seed = RequestSeeds(prepared.config.model.seed)
         self.request_log = RequestLog(prepared.config.server)
         self.metrics = Metrics(
-        self.draw_seed = RequestSeeds(prepared.config.model.seed)
             model_name=prepared.served_names[0],
             engine=0,
             max_model_len=plan.limits.max_model_len,
@@ -72,6 +72,7 @@ class ServerContext:
             eos_token_ids=self.prepared.defaults.eos_token_ids or plan.model.eos_token_ids,
             max_logprobs=plan.limits.max_logprobs,
             priorities=plan.policy == "priority",
+            logprobs_mode=self.prepared.config.model.logprobs_mode,
         )
 
     def require_task(self, task: Literal["generate", "embed"]) -> None:
@@ -90,7 +91,6 @@ class ServerContext:
         if state == "starting":
             again = self.client.num_restarts > 0
             raise ApiError(
-            logprobs_mode=self.prepared.config.model.logprobs_mode,
                 503, "the engine is being started again" if again else "the engine is still starting",
                 code="engine_starting", kind="server_error", headers={"Retry-After": RETRY_WHILE_STARTING},
             )  # fmt: skip
