@@ -181,6 +181,9 @@ class ServerConfig(_Section):
     api_key: Names = Field((), description="Keys of which a request must carry one; none: open.")
     api_key_file: str | None = Field(None, description="File with further keys, one a line; `#` begins a comment.")
     metrics_without_key: bool = Field(False, description="`/metrics` answers without a key, as the health probes do.")
+    api_server_count: int = Field(
+        1, ge=1, le=64, description="Processes that answer HTTP, in front of one engine (see the operations page)."
+    )
     disable_log_stats: bool = Field(False, description="No log line about load every few seconds.")
     log_stats_interval: float = Field(
         5.0, gt=0, description="Seconds between two such lines; while nothing runs, none is written."
@@ -225,6 +228,7 @@ class ServerConfig(_Section):
         60.0, gt=0, description="Seconds for which a client may take nothing of an answer before it is cut off."
     )
     keep_alive_timeout: int = Field(5, ge=1, description="Seconds after which an idle connection is closed.")
+    disable_page: bool = Field(False, description="No page for chat and status at `/`.")
     disable_fastapi_docs: bool = Field(False, description="No `/docs`, `/redoc` and `/openapi.json`.")
     enable_tokenizer_info_endpoint: bool = Field(
         False, description="`GET /tokenizer_info` gives the tokenizer's settings and the chat template."

@@ -17,6 +17,7 @@ from inferplane.server.description import DescribedApp, Description
 from inferplane.server.errors import ApiError, handle_error, handle_http_exception
 from inferplane.server.middleware import Edge, load_middleware
 from inferplane.server.origins import OwnPages
+from inferplane.server.page.route import add_page
 from inferplane.server.routes import add_routes
 from inferplane.server.settings import load_keys
 
@@ -61,6 +62,8 @@ def create_app(service: Service) -> FastAPI:
         app.add_exception_handler(kind, handle_error)
     app.add_exception_handler(HTTPException, handle_http_exception)
     add_routes(app, context, description)
+    if not server.disable_page:
+        add_page(app, description)
     context.metrics.handlers(path for route in app.routes if (path := getattr(route, "path", None)) is not None)
     _add_middleware(app, context, server)
     return app

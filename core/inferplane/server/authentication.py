@@ -1,4 +1,4 @@
-"""Whether a request carries one of the API keys. Plain ASGI; knows no route but the probes."""
+"""Whether a request carries one of the API keys. Plain ASGI; knows no routes but those that need none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from inferplane.server.errors import ApiError
+from inferplane.server.page.route import PAGE_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,7 +22,13 @@ PROBES = frozenset({"/health", "/ping"})
 
 def open_paths(server: ServerConfig) -> frozenset[str]:
     """The paths that need no key."""
-    return PROBES | {"/metrics"} if server.metrics_without_key else PROBES
+    found = set(PROBES)
+    if server.metrics_without_key:
+        found.add("/metrics")
+    if not server.disable_page:
+        # A static file: it asks its reader for the key, and sends it with every request of its own.
+        found.add(PAGE_PATH)
+    return frozenset(found)
 
 
 class Authentication:

@@ -30,14 +30,14 @@ def all_routes(app: Any) -> set[tuple[str, str]]:
     }
 
 
-async def test_every_route_needs_a_key_but_the_probes(make: Callable[..., Any]) -> None:
+async def test_every_route_needs_a_key_but_the_probes_and_the_page(make: Callable[..., Any]) -> None:
     server = make(api_key=KEYS)
-    probes = {("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")}
+    free = {("GET", "/health"), ("GET", "/ping"), ("POST", "/ping"), ("GET", "/")}
     routes = all_routes(server.app)
-    assert probes | {(method, path) for method, paths in ROUTES.items() for path in paths} <= routes
+    assert free | {(method, path) for method, paths in ROUTES.items() for path in paths} <= routes
     for method, path in sorted(routes | {("GET", "/nowhere")}):
         answer = await server.http.request(method, path)
-        if (method, path) in probes:
+        if (method, path) in free:
             assert answer.status_code == 200, path
             continue
         assert answer.status_code == 401, path
