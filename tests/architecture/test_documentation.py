@@ -129,4 +129,4 @@ def test_every_route_is_documented_and_exists() -> None:
     routes = set(re.findall(r'@app\.(?:get|post)\("([^"{]+?)/?(?:\{|")', source))
     table = text_of(DOCS / "serving.md").partition("## Endpoints")[2].partition("\n\n")[2].partition("\n\n")[0]
     documented = {path.rpartition(" ")[2].partition("/{")[0] for path in re.findall(r"`([^`]*/[^`]*)`", table)}
-    assert documented == routes | {"/docs", "/openapi.json"}
+    assert documented == routes | {"/", "/docs", "/openapi.json"}
