@@ -26,6 +26,16 @@ def test_the_examples_carry_a_key_where_one_is_needed(has_chat: bool, has_key: b
     compile(python, "example", "exec")
 
 
+def test_a_model_that_embeds_is_asked_for_vectors() -> None:
+    text = ready_text(URL, "m", has_chat=True, embeds=True)
+    curl, python = re.search(r"^curl .*?\}'$", text, re.DOTALL | re.MULTILINE), text[text.index("from openai") :]
+    assert curl is not None
+    words = shlex.split(curl[0])
+    assert words[1] == f"{URL}/v1/embeddings"
+    assert json.loads(words[-1])["input"]
+    compile(python, "example", "exec")
+
+
 def test_a_socket_is_no_url() -> None:
     text = socket_text("/run/my server/s.sock", "m")
     assert "Ready: m on unix:/run/my server/s.sock" in text

@@ -69,23 +69,26 @@ def states(model: Any, ids: list[int]) -> torch.Tensor:
     return model(torch.tensor([ids])).last_hidden_state[0]
 
 
-@pytest.mark.parametrize("platform", ["cpu", "reference"])
 @pytest.mark.parametrize(
-    ("model_class", "overrides"),
+    ("platform", "model_class", "overrides"),
     [
-        ("BertModel", {}),
-        ("BertModel", {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3, "type_vocab_size": 1}),
-        ("BertForMaskedLM", {}),
-        ("BertForSequenceClassification", {"num_labels": 3}),
+        ("cpu", "BertModel", {}),
+        ("reference", "BertModel", {}),
+        ("examplechip", "BertModel", {}),
+        ("cpu", "BertModel", {"hidden_act": "gelu_new", "layer_norm_eps": 1e-3, "type_vocab_size": 1}),
+        ("cpu", "BertForMaskedLM", {}),
+        ("cpu", "BertForSequenceClassification", {"num_labels": 3}),
     ],
 )
 def test_hidden_states_are_those_of_transformers(
-    make_bert: Callable[..., tuple[Path, Any]], model_class: str, overrides: dict[str, Any], platform: str
+    make_bert: Callable[..., tuple[Path, Any]], platform: str, model_class: str, overrides: dict[str, Any]
 ) -> None:
     folder, model = make_bert(model_class, **overrides)
     ids = prompts()
-    pooler = {"pooling_type": "MEAN", "normalize": False}
-    with LLM(str(folder), dtype="float32", platform=platform, pooler_config=pooler, max_num_batched_tokens=64) as llm:
+    settings: dict[str, Any] = {"pooler_config": {"pooling_type": "MEAN", "normalize": False}}
+    if platform == "examplechip":
+        settings["platform_option"] = {"devices": "1"}
+    with LLM(str(folder), dtype="float32", platform=platform, max_num_batched_tokens=64, **settings) as llm:
         outputs = llm.embed([{"prompt_token_ids": prompt} for prompt in ids])
         assert llm.stats().num_steps < len(ids), "several rows a step"
     for prompt, output in zip(ids, outputs, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -163,3 +164,27 @@ def test_not_one_request_is_an_error_that_names_the_knob(
 def test_a_context_that_nobody_asked_for_may_shrink(plan_of: Any, tiny_llama_dir: Any) -> None:
     plan = plan_of(tiny_llama_dir, memory_limit_bytes=2**14, auto_max_model_len=True)
     assert plan_memory(plan, GIB, None, 0, 4).num_pages == 2**14 // plan.geometry.page_bytes
+
+
+class TestEncoder:
+    """A model whose layers keep nothing."""
+
+    @pytest.fixture
+    def plan(self, plan_of: Any, tmp_path: Any) -> Any:
+        sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+        config = {"model_type": "bert", "vocab_size": 90, "max_position_embeddings": 32, **sizes}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return plan_of(tmp_path, max_model_len=32, max_num_batched_tokens=64)
+
+    def test_it_gets_the_null_page_alone(self, plan: Any) -> None:
+        planned = plan_memory(plan, free=2**30, max_pages=None, weights=100, itemsize=4)
+        assert planned.num_pages == 1
+        assert [row.name for row in planned.table] == ["weights", "work space", "free"]
+        pool = allocate_pool(planned.num_pages, plan.geometry.page_bytes, torch.device("cpu"))
+        assert pool.numel() == 0
+        assert kv_views(pool, plan.geometry, plan.model.num_layers) == ()
+
+    def test_a_step_that_does_not_fit_names_the_flags(self, plan: Any) -> None:
+        with pytest.raises(InferplaneError, match="64 tokens") as caught:
+            plan_memory(plan, free=1000, max_pages=None, weights=0, itemsize=4)
+        assert "--max-num-batched-tokens" in caught.value.remedy
