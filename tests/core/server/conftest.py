@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import struct
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import msgspec
 import pytest
 
 from inferplane.config import Config
@@ -21,6 +23,7 @@ from inferplane.text.tokenizer import Tokenizer
 from inferplane_api.checkpoint import CheckpointCard
 from inferplane_api.kv import KVGeometry
 from inferplane_api.model import LayerSpec, ModelSpec
+from inferplane_api.pooling import PoolingParams
 from inferplane_api.runner import Capacity, RunnerLimits
 from inferplane_api.spec import DeviceInfo, SchedulingConstraints
 from inferplane_api.step import TokenLogprobs
@@ -233,6 +236,39 @@ def shared(one_server: Harness) -> Harness:
     """The same application for many tests that change nothing of it."""
     one_server.engine.submitted.clear()
     return one_server
+
+
+class PoolingEngine:
+    """What the fake client of a model that embeds answers: two numbers that tell prompts apart."""
+
+    def __init__(self, client: Any) -> None:
+        self.error: tuple[str, str] | None = None
+        self.finish = "stop"
+        client.deltas = self.deltas
+
+    def deltas(self, request: Request) -> list[Delta]:
+        delta = Delta(request_id=request.request_id, finish_reason=self.finish, num_cached_tokens=1, queue_seconds=0.25)
+        if self.error is not None:
+            delta.finish_reason, (delta.error, delta.error_code) = "error", self.error
+        elif self.finish == "stop":
+            delta.pooled = struct.pack("<2f", len(request.prompt_token_ids) / 3, request.prompt_token_ids[0] / 7)
+        return [delta]
+
+
+@pytest.fixture(scope="session")
+def embedder(make: Callable[..., Any]) -> Callable[..., Any]:
+    """`embedder(matryoshka=..., **settings)`: the application of a model that embeds."""
+
+    def build(*, matryoshka: tuple[int, ...] | None = None, tokenizer: bool = True, **settings: Any) -> Any:
+        harness = make(tokenizer=tokenizer, **settings)
+        prepared = harness.service.prepared
+        pooler = PoolingParams(pooling_type="MEAN")
+        plan = msgspec.structs.replace(prepared.plan, pooler=pooler, matryoshka=matryoshka)
+        built = type(harness)(Service(prepared._replace(plan=plan), harness.engine))
+        built.pooling = PoolingEngine(built.engine)
+        return built
+
+    return build
 
 
 def make_plan(card: CheckpointCard) -> Plan:

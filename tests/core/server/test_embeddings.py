@@ -9,13 +9,10 @@ import struct
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from openai.types import CreateEmbeddingResponse
 
 from inferplane.errors import QueueFull
-from inferplane.launch_types import Service
-from inferplane.messages import Delta
 from inferplane_api.pooling import PoolingParams
 
 if TYPE_CHECKING:
@@ -34,40 +31,6 @@ def vector(request: Request) -> list[float]:
 
 def as_float32(values: list[float]) -> list[float]:
     return list(struct.unpack("<2f", struct.pack("<2f", *values)))
-
-
-class PoolingEngine:
-    """What the fake client answers, and what it was asked."""
-
-    def __init__(self, client: Any) -> None:
-        self.client = client
-        self.error: tuple[str, str] | None = None
-        self.finish = "stop"
-        client.deltas = self.deltas
-
-    def deltas(self, request: Request) -> list[Delta]:
-        delta = Delta(request_id=request.request_id, finish_reason=self.finish, num_cached_tokens=1, queue_seconds=0.25)
-        if self.error is not None:
-            delta.finish_reason, (delta.error, delta.error_code) = "error", self.error
-        elif self.finish == "stop":
-            delta.pooled = struct.pack("<2f", *vector(request))
-        return [delta]
-
-
-@pytest.fixture
-def embedder(make: Callable[..., Any]) -> Callable[..., Any]:
-    """`embedder(matryoshka=..., **settings)`: the application of a model that embeds."""
-
-    def build(*, matryoshka: tuple[int, ...] | None = None, tokenizer: bool = True, **settings: Any) -> Any:
-        harness = make(tokenizer=tokenizer, **settings)
-        prepared = harness.service.prepared
-        pooler = PoolingParams(pooling_type="MEAN")
-        plan = msgspec.structs.replace(prepared.plan, pooler=pooler, matryoshka=matryoshka)
-        built = type(harness)(Service(prepared._replace(plan=plan), harness.engine))
-        built.pooling = PoolingEngine(built.engine)
-        return built
-
-    return build
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from inferplane.server.embedding_schema import EmbeddingBody, EmbeddingChatBody
 from inferplane.server.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody, TokenizeChatBody
 
 if TYPE_CHECKING:
@@ -124,6 +125,21 @@ async def test_the_attack_notices_a_failure(make: Callable[..., Any]) -> None:
         attack.loop.close()
 
     await asyncio.to_thread(attack_a_broken_server)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good"), [(EmbeddingBody, {"input": b'["Hi", "a"]'}), (EmbeddingChatBody, {"messages": MESSAGES})]
+)
+def test_every_field_of_an_embedding_with_every_hostile_value(
+    embedder: Callable[..., Any], kind: type[BaseModel], good: dict[str, bytes]
+) -> None:
+    attack = Attack(embedder(matryoshka=(), disable_uvicorn_access_log=True, trust_request_chat_template=True))
+    for field in kind.model_fields:
+        for value in HOSTILE:
+            attack.body("/v1/embeddings", build({**good, field: value}))
+    assert set(attack.statuses) <= {200, 400, 404}
+    assert min(attack.statuses[200], attack.statuses[400]) > 40
+    attack.loop.close()
 
 
 @pytest.mark.parametrize("path", sorted(BODIES.keys() - {"/invocations"}))
