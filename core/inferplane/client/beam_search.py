@@ -150,7 +150,7 @@ class BeamSearch:
             grown = self._grown(self._running[beam], reports[beam], position, score)
             if token not in self._ends and self._round < self._max_tokens:
                 running.append(grown)
-            elif rank < self._search.beam_width and not (self._full and self._search.early_stopping is True):
+            elif rank < self._search.beam_width:
                 self._finish(grown)
         self._running = running[: self._search.beam_width]
         self.done = not self._running or (self._full and self._search.early_stopping is True) or not self._can_improve()

@@ -312,7 +312,7 @@ def make_plan(
 
 def make_request(request_id: str, prompt: list[int], **fields: Any) -> Request:
     """Fields of Request or of SamplingParams."""
-    names = ("priority", "cache_salt", "client_id", "eos_token_ids", "share", "queue_timeout", "pooling")
+    names = ("priority", "cache_salt", "client_id", "eos_token_ids", "share", "queue_timeout", "pooling", "follows")
     own = {k: fields.pop(k) for k in names if k in fields}
     own = {"client_id": "client", "eos_token_ids": (EOS,), **own}
     return Request(request_id=request_id, prompt_token_ids=prompt, params=SamplingParams(**fields), seed=1, **own)

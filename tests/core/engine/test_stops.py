@@ -6,6 +6,9 @@ import pytest
 
 from inferplane.engine.outcome import accept
 from inferplane.engine.request import RequestState
+from inferplane_api.sampling import RepetitionDetection
+
+LOOP = RepetitionDetection(max_pattern_size=2, min_count=3)
 
 
 def feed(lab, tokens, *, max_model_len=64, prompt=(1, 2), **fields):
@@ -33,6 +36,11 @@ def feed(lab, tokens, *, max_model_len=64, prompt=(1, 2), **fields):
         ([5, 6, 0], {"max_tokens": 3}, (3, "stop", None)),
         ([5, 6, 7, 8], {"max_tokens": 9, "max_model_len": 5}, (3, "length", None)),
         ([5, 9], {"eos_token_ids": (8, 9)}, (2, "stop", None)),
+        ([5, 6, 5, 6, 5, 6], {"repetition_detection": LOOP}, (6, "stop", "repetition_detected")),
+        ([6, 6, 6, 6, 6, 6], {"repetition_detection": LOOP}, (3, "stop", "repetition_detected")),
+        ([6, 6, 6, 6, 6, 6], {"repetition_detection": LOOP, "min_tokens": 5}, (5, "stop", "repetition_detected")),
+        ([1, 2, 1, 2, 3, 4], {"repetition_detection": LOOP}, (6, None, None)),
+        ([6, 6, 0], {"repetition_detection": LOOP}, (3, "stop", None)),
     ],
 )
 def test_the_end_of_a_request(lab, tokens, fields, want):

@@ -90,10 +90,11 @@ def test_however_it_is_scheduled_a_request_gives_the_same(
         SamplingParams(temperature=1.0, top_k=20, max_tokens=8, logprobs=1),
         SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.4, max_tokens=8),
         SamplingParams(temperature=1.2, min_p=0.02, max_tokens=8, min_tokens=4),
+        SamplingParams(max_tokens=8, top_k=3, bad_words_token_ids=tuple((a, b) for a in range(150) for b in (5, 40))),
     )
 
     def fresh() -> list[Any]:
-        return [sequence_of(prompt, kinds[i % 4], seed=seed + i) for i, prompt in enumerate(prompts(seed, 6))]
+        return [sequence_of(prompt, kinds[i % 5], seed=seed + i) for i, prompt in enumerate(prompts(seed, 6))]
 
     alone, batched, chunked = fresh(), fresh(), fresh()
     engine.scheduler.run(alone, together=False)

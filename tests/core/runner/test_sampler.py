@@ -56,7 +56,7 @@ def demand_margin(difference: float, least: float) -> None:
 
 
 def edited(logits: np.ndarray, request: NewRequest, position: int, allowed: np.ndarray | None = None) -> np.ndarray:
-    """float64 logits after bias, masks and penalties."""
+    """float64 logits after bias, masks, bad words and penalties."""
     params, out = request.params, logits.astype(np.float64).copy()
     for token, bias in (params.logit_bias or {}).items():
         out[token] += bias
@@ -68,6 +68,10 @@ def edited(logits: np.ndarray, request: NewRequest, position: int, allowed: np.n
         mask[[EOS, *params.stop_token_ids]] = False
     if allowed is not None:
         mask &= allowed
+    for *prefix, last in params.bad_words_token_ids:
+        before = request.token_ids[request.num_prompt_tokens :]
+        if before[len(before) - len(prefix) :] == prefix and len(before) >= len(prefix):
+            mask[last] = False
     out[~mask] = -np.inf
     output = request.token_ids[request.num_prompt_tokens :]
     counts = np.bincount(output, minlength=len(out)) if output else np.zeros(len(out))
@@ -123,6 +127,7 @@ def parameters(draw: Any, vocab: int) -> SamplingParams:
         allowed_token_ids=draw(st.none() | st.lists(tokens, min_size=2, max_size=20, unique=True).map(tuple)),
         stop_token_ids=draw(st.sampled_from([(), (2, 4)])),
         min_tokens=draw(st.sampled_from([0, 3])),
+        bad_words_token_ids=draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)).map(tuple)),
         max_tokens=10,
     )
 
@@ -141,9 +146,12 @@ def test_each_row_of_a_batch_is_what_the_oracle_draws(data: Any, vocab: int, tie
     slots = random.permutation(rows + 2)[:rows]
     requests, positions = [], random.integers(0, 6, rows)
     for slot in slots.tolist():
-        prompt, output = random.integers(0, vocab, 5).tolist(), random.integers(0, vocab, 6).tolist()
+        prompt, output = random.integers(0, vocab, 5).tolist(), random.integers(0, vocab, 4).tolist()
+        output += random.integers(0, 4, 2).tolist()  # so that bad words meet their beginnings
         request_seed = int(random.integers(0, 2**64, dtype=np.uint64))
         requests.append(new(slot, data.draw(parameters(vocab)), request_seed, prompt, output))
+    if any(np.isneginf(edited(logits[i], requests[i], int(positions[i]))).all() for i in range(rows)):
+        reject()
     try:
         expected = [oracle(logits[i], requests[i], int(positions[i])) for i in range(rows)]
     except Ambiguous:
@@ -176,17 +184,42 @@ def test_a_nucleus_is_found_in_a_large_vocabulary_however_flat(spread: float, sy
         SamplingParams(top_p=0.7),
         SamplingParams(min_p=0.2),
         SamplingParams(temperature=1.5, top_k=9, top_p=0.8, min_p=0.05),
+        SamplingParams(repetition_penalty=1.7),
+        SamplingParams(frequency_penalty=0.4),
+        SamplingParams(presence_penalty=-0.8),
+        SamplingParams(logit_bias={2: 1.5, 5: -0.7}),
+        SamplingParams(allowed_token_ids=(1, 4, 6, 9)),
+        SamplingParams(min_tokens=4, stop_token_ids=(3, 7)),
+        SamplingParams(bad_words_token_ids=((8,), (4, 6), (5, 9), (4, 4, 10))),
+        SamplingParams(
+            temperature=0.8,
+            top_p=0.9,
+            repetition_penalty=1.2,
+            frequency_penalty=0.2,
+            presence_penalty=0.3,
+            logit_bias={0: 1.0},
+            bad_words_token_ids=((4, 6),),
+            min_tokens=4,
+        ),
     ],
-    ids=["plain", "cold", "top_k", "top_p", "min_p", "all"],
-)
+    ids=[
+        "plain", "cold", "top_k", "top_p", "min_p", "filters", "repetition", "frequency", "presence", "bias", "allowed",
+        "min_tokens", "bad_words", "all",
+    ],
+)  # fmt: skip
 def test_frequencies_over_many_seeds_are_the_distribution(params: SamplingParams) -> None:
-    vocab, draws = 12, 6000
-    logits = np.random.default_rng(3).normal(0, 0.6, vocab)
+    vocab, draws, prompt, output = 12, 6000, [0, 11], [2, 4, 4]
+    raw = np.random.default_rng(3).normal(0, 0.6, vocab)
+    position = len(output)
+    logits = edited(raw, new(0, params, 0, prompt, output), position)
     scaled, keep = kept(logits, params)
+    keep &= np.isfinite(logits)
+    assert keep.sum() > 1
     probabilities = np.where(keep, np.exp(scaled - scaled.max()), 0)
     probabilities /= probabilities.sum()
-    sampler = make_sampler([new(i, params, seed=7919 * i) for i in range(draws)], vocab)
-    tokens = draw(sampler, np.tile(logits, (draws, 1)), np.arange(draws), np.zeros(draws))
+    sampler = make_sampler([new(i, params, 7919 * i, prompt, output) for i in range(draws)], vocab)
+    logits = raw
+    tokens = draw(sampler, np.tile(logits, (draws, 1)), np.arange(draws), np.full(draws, position))
     counts = np.bincount(tokens, minlength=vocab)
     assert counts[~keep].sum() == 0
     expected = probabilities[keep] * draws
@@ -328,3 +361,85 @@ def test_a_large_seed_is_taken_as_64_bits() -> None:
     assert draw(make_sampler(requests, vocab), logits, [0, 1], [0, 0]) == [
         oracle(logits[i], requests[i], 0) for i in (0, 1)
     ]
+
+
+def scores_of(sampler: Sampler, logits: np.ndarray, position: int = 0) -> tuple[Any, list[Any]]:
+    from inferplane.runner.logprobs import read_logprobs
+
+    slots = np.arange(len(logits))
+    result = sampler.sample(torch.tensor(logits, dtype=torch.float32), slots, np.full(len(logits), position))
+    assert result.logprobs is not None
+    return result, read_logprobs(result.logprobs)
+
+
+MODES: tuple[Any, ...] = ("raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_mode_reports_what_its_name_says(mode: Any) -> None:
+    random, vocab = np.random.default_rng(8), 30
+    logits = np.round(random.normal(0, 2, (5, vocab)) * 8) / 8
+    params = [
+        SamplingParams(temperature=0.7, top_k=6, logprobs=-1, logprobs_mode=mode),
+        SamplingParams(temperature=1.3, top_p=0.8, min_p=0.02, logprobs=-1, logprobs_mode=mode),
+        SamplingParams(temperature=0, logit_bias={3: 2.0}, logprobs=-1, logprobs_mode=mode),
+        SamplingParams(bad_words_token_ids=((int(logits[3].argmax()),),), logprobs=-1, logprobs_mode=mode),
+        SamplingParams(logprobs=-1),
+    ]
+    requests = [new(i, each, seed=i) for i, each in enumerate(params)]
+    result, entries = scores_of(make_sampler(requests, vocab), logits)
+    for row, (request, entry) in enumerate(zip(requests, entries, strict=True)):
+        values = logits[row].astype(np.float64)
+        row_mode = request.params.logprobs_mode or "raw_logprobs"
+        if row_mode.startswith("processed"):
+            values = edited(logits[row], request, 0)
+            if not request.params.greedy:
+                scaled, keep = kept(values, request.params)
+                values = np.where(keep, scaled, -np.inf)
+        if row_mode.endswith("logprobs"):
+            values = values - values.max() - np.log(np.exp(values - values.max()).sum())
+        order = np.lexsort((np.arange(vocab), -values))
+        assert entry.token_id == result.tokens[row].item()
+        assert entry.top_ids == order.tolist()
+        assert entry.top_logprobs == pytest.approx(values[order].tolist(), abs=1e-5)
+        assert entry.logprob == pytest.approx(values[entry.token_id], abs=1e-5)
+        assert entry.rank == 1 + (values > values[entry.token_id]).sum()
+
+
+def test_named_tokens_are_reported_beside_the_likely_ones() -> None:
+    vocab = 25
+    logits = np.random.default_rng(9).normal(0, 2, (3, vocab))
+    params = [
+        SamplingParams(logprobs=1, logprob_token_ids=(7, 3)),
+        SamplingParams(logprobs=2),
+        SamplingParams(temperature=0, logprob_token_ids=(0,)),
+    ]
+    _, entries = scores_of(make_sampler([new(i, p, seed=i) for i, p in enumerate(params)], vocab), logits)
+    expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    assert [entry.listed_ids for entry in entries] == [[7, 3], [], [0]]
+    assert entries[0].listed_logprobs == pytest.approx(expected[0, [7, 3]].tolist(), abs=1e-5)
+    assert entries[2].listed_logprobs == pytest.approx(expected[2, [0]].tolist(), abs=1e-5)
+    assert [len(entry.top_ids) for entry in entries] == [1, 2, 0]
+
+
+def test_bad_words_follow_the_tokens_that_were_drawn() -> None:
+    """Greedy over constant logits: the ban decides every token. A slot's successor knows nothing of its past."""
+    vocab = 6
+    logits = np.array([0.0, 0, 3, 2, 1, 0])
+    words = ((2, 2), (3, 2, 3), (2, 3, 4))
+    params = SamplingParams(temperature=0, bad_words_token_ids=words)
+    requests = [new(slot, params, prompt=[2, 2]) for slot in (0, 3)]
+    sampler = make_sampler([*requests, new(1, SamplingParams(temperature=0))], vocab)
+    output: list[int] = []
+    for position in range(14):
+        expected = int(edited(logits, new(0, params, prompt=[2, 2], output=output), position).argmax())
+        assert draw(sampler, [logits] * 3, [3, 1, 0], [position] * 3) == [expected, 2, expected]
+        output.append(expected)
+    text = "".join(map(str, output))
+    assert text[:2] == "23", "the prompt does not count"
+    assert not any("".join(map(str, word)) in text for word in words)
+    sampler.remove(3)
+    sampler.add(new(3, SamplingParams(temperature=0, bad_words_token_ids=((2, 2, 2, 2),))))
+    assert [draw(sampler, [logits], [3], [i])[0] for i in range(5)] == [2, 2, 2, 3, 2]
+    resumed = make_sampler([new(0, params, prompt=[2, 2], output=output[:7])], vocab)
+    assert draw(resumed, [logits], [0], [7]) == [output[7]], "as before the preemption"
