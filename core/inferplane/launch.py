@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from inferplane.banner import ready_text, socket_text
-from inferplane.launch_types import Prepared, Service
+from inferplane.launch_types import FrontEnd, Prepared, Service
 from inferplane.log import get_logger
 from inferplane.timeline import Timeline
 
@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from inferplane.config import Config, ServerConfig
     from inferplane.plan.types import Plan
     from inferplane.server.loading import LoadingResponder, StartupStatus
+    from inferplane.server.workers import Workers
 
 log = get_logger(__name__)
+
+DRAIN_MARGIN_SECONDS = 10.0
+"""For API processes to end by themselves, beyond the time that their requests get."""
 
 
 class Planned(NamedTuple):
@@ -79,7 +83,7 @@ def make_plan(config: Config, *, weights: bool = True) -> Planned:
     return Planned(config, plan, files.provenance, timeline.phases)
 
 
-def prepare_front_end(planned: Planned) -> Prepared:
+def prepare_front_end(planned: Planned, *, with_tokenizer: bool = True) -> Prepared:
     """Load what the front end needs: tokenizer, chat template, sampling defaults. Raises InferplaneError."""
     from inferplane.text.chat_template import ChatTemplate
     from inferplane.text.generation_defaults import SamplingDefaults
@@ -87,7 +91,7 @@ def prepare_front_end(planned: Planned) -> Prepared:
 
     config, card = planned.config.model, planned.plan.card
     timeline = Timeline()
-    tokenizer = Tokenizer.from_card(card) if card.tokenizer_json is not None else None
+    tokenizer = Tokenizer.from_card(card) if with_tokenizer and card.tokenizer_json is not None else None
     template = ChatTemplate.from_card(card, config.chat_template, config.chat_template_content_format)
     defaults = SamplingDefaults.from_card(card, config.generation_config, config.override_generation_config)
     timeline.mark("tokenizer")
@@ -136,6 +140,8 @@ class _Start(NamedTuple):
 
 
 async def _serve(planned: Planned, start: _Start) -> int:
+    if planned.config.server.api_server_count > 1:
+        return await _serve_with_workers(planned, start)
     client = make_client(planned, on_phase=start.status.enter)
     signals: list[int] = []
     at_once = False
@@ -164,7 +170,71 @@ async def _serve(planned: Planned, start: _Start) -> int:
         await client.close(at_once=at_once)
 
 
-def make_client(planned: Planned, *, on_phase: Callable[[str, float], None] | None = None) -> ProcessClient:
+async def _serve_with_workers(planned: Planned, start: _Start) -> int:
+    """This process owns the engine and the listener; others answer HTTP."""
+    from inferplane.client.following_client import news_of
+    from inferplane.server.workers import Workers
+
+    server = planned.config.server
+    said = planned.config.model_dump_json(exclude_unset=True).encode()
+    client = make_client(planned, on_phase=start.status.enter, on_change=lambda: workers.tell(news_of(client)))
+    workers = Workers(
+        FrontEnd(server.api_server_count, planned.plan, said, planned.provenance),
+        start.listener,
+        news=lambda: news_of(client),
+        on_gone=client.release,
+    )
+    signals: list[int] = []
+    try:
+        with _stoppable(signals):
+            client.launch()
+            workers.start()
+            prepared = await asyncio.to_thread(prepare_front_end, planned, with_tokenizer=False)
+            await asyncio.gather(client.ready(), workers.ready())
+        start.responder.stop()
+        with _draining(workers, server.shutdown_timeout, signals):
+            workers.serve()
+            _print_ready(Service(prepared, client), client, start.listener, time.perf_counter() - start.began)
+            async with _stats_logged(server, client):
+                num_signals = await workers.run()
+        return 0 if num_signals == 1 else 128 + signals[-1]
+    except asyncio.CancelledError:
+        if not signals:
+            raise
+        log.info("stopped while starting")
+        return 128 + signals[0]
+    finally:
+        await workers.close()
+        await client.close(at_once=len(signals) != 1)
+
+
+@contextlib.contextmanager
+def _draining(workers: Workers, seconds: float, signals: list[int]) -> Iterator[None]:
+    """Inside, the first SIGINT or SIGTERM lets the processes finish their requests, the second one ends them."""
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int) -> None:
+        signals.append(number)
+        if len(signals) == 1:
+            log.info("shutting down: requests under way may take %g s more; a second signal ends them at once", seconds)
+        workers.drain(seconds + DRAIN_MARGIN_SECONDS)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def make_client(
+    planned: Planned,
+    *,
+    on_phase: Callable[[str, float], None] | None = None,
+    on_change: Callable[[], None] | None = None,
+) -> ProcessClient:
     """The client of an engine that is not started yet: the caller launches and closes it."""
     from inferplane.client.process_client import ProcessClient
 
@@ -177,6 +247,7 @@ def make_client(planned: Planned, *, on_phase: Callable[[str, float], None] | No
         log_level=server.log_level,
         restarts=server.engine_restarts,
         on_phase=on_phase,
+        on_change=on_change,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from inferplane.cells import Cells
     from inferplane.client.interface import EngineClient
     from inferplane.config import Config
     from inferplane.plan.types import Plan
@@ -27,8 +28,20 @@ class Prepared(NamedTuple):
     """(phase, seconds), the front end's part."""
 
 
+class FrontEnd(NamedTuple):
+    """What several API processes are started with."""
+
+    count: int
+    plan: Plan
+    config: bytes
+    """What the user said, as JSON."""
+    provenance: str
+
+
 class Service(NamedTuple):
     """A prepared model and the engine that runs it: what the server's routes work with."""
 
     prepared: Prepared
     client: EngineClient
+    cells: Cells | None = None
+    """What this process counts beside what others do; None where it is alone."""

@@ -24,15 +24,17 @@ def _configure(socket: zmq.Socket[Any], client_id: str | None) -> None:
 class AsyncClientEnd:
     """For a front end on an event loop."""
 
-    def __init__(self, address: EngineAddress, client_id: str) -> None:
+    def __init__(self, address: EngineAddress, client_id: str, *, alive: bool = True) -> None:
+        """alive: listen to liveness too."""
         self._context = zmq.asyncio.Context()
         self._data = self._context.socket(zmq.DEALER)
         _configure(self._data, client_id)
         self._data.connect(address.data)
         self._alive = self._context.socket(zmq.SUB)
         _configure(self._alive, None)
-        self._alive.subscribe(b"")
-        self._alive.connect(address.alive)
+        if alive:
+            self._alive.subscribe(b"")
+            self._alive.connect(address.alive)
 
     def send(self, message: ToEngine) -> None:
         """Queue a message; never blocks, the queue is unbounded and the number of requests is bounded elsewhere."""

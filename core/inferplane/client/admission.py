@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from inferplane.cells import NUM_OPEN, NUM_WAITING, TOKENS_WAITING, Cells
 from inferplane.errors import InvalidValue, QueueFull
 
 if TYPE_CHECKING:
@@ -36,12 +37,22 @@ class _Pace:
 
 
 class Admission:
-    """Counts what one front end has at an engine. A request waits from `enter` to `start`; `leave` ends it."""
+    """Counts what one front end has at an engine, and minds what others have there.
+
+    A request waits from `enter` to `start`; `leave` ends it.
+    """
 
     def __init__(
-        self, max_running: int, max_requests: int, max_tokens: int, clock: Callable[[], float] = time.monotonic
+        self,
+        max_running: int,
+        max_requests: int,
+        max_tokens: int,
+        clock: Callable[[], float] = time.monotonic,
+        cells: Cells | None = None,
     ) -> None:
-        """max_running: the engine's slots; max_requests and max_tokens may wait beside them."""
+        """max_running: the engine's slots; max_requests and max_tokens may wait beside them. cells: where the counts
+        stand, beside those of other front ends of the same engine, to which the bounds hold together."""
+        self._cells = cells or Cells.private()
         self._most = max_running + max_requests
         self._max_tokens = max_tokens
         self._ends = _Pace(clock)
@@ -49,6 +60,7 @@ class Admission:
         self.num_open = 0
         self.num_waiting = 0
         self.tokens_waiting = 0
+        self._show()
 
     def check(self, num_requests: int, num_tokens: int) -> None:
         """Raises QueueFull with an estimate of when to come back, or InvalidValue for more than could ever be taken.
@@ -60,17 +72,19 @@ class Admission:
                 "n", num_requests, f"a request may have at most {self._most} sequences here, prompts times n",
                 remedy="send several requests, or start the server with a larger --max-num-queued-reqs",
             )  # fmt: skip
-        excess = self.num_open + num_requests - self._most
+        num_open = self.num_open + int(self._cells.others(NUM_OPEN))
+        excess = num_open + num_requests - self._most
         if excess > 0:
             raise QueueFull(
-                f"{self.num_open} requests are running or waiting, at most {self._most} may",
+                f"{num_open} requests are running or waiting, at most {self._most} may",
                 retry_after=_bounded(self._ends.seconds_for(excess)),
                 reason="requests",
             )
-        excess = self.tokens_waiting + num_tokens - self._max_tokens
-        if excess > 0 and self.tokens_waiting:
+        waiting = self.tokens_waiting + int(self._cells.others(TOKENS_WAITING))
+        excess = waiting + num_tokens - self._max_tokens
+        if excess > 0 and waiting:
             raise QueueFull(
-                f"{self.tokens_waiting} prompt tokens are waiting, at most {self._max_tokens} may",
+                f"{waiting} prompt tokens are waiting, at most {self._max_tokens} may",
                 retry_after=_bounded(self._starts.seconds_for(excess)),
                 reason="tokens",
             )
@@ -80,12 +94,14 @@ class Admission:
         self.num_open += 1
         self.num_waiting += 1
         self.tokens_waiting += num_tokens
+        self._show()
 
     def start(self, num_tokens: int) -> None:
         """It has left the queue."""
         self.num_waiting -= 1
         self.tokens_waiting -= num_tokens
         self._starts.count(num_tokens)
+        self._show()
 
     def leave(self, num_tokens: int, *, started: bool) -> None:
         """It is over, whether or not it ever started."""
@@ -94,6 +110,11 @@ class Admission:
             self.num_waiting -= 1
             self.tokens_waiting -= num_tokens
         self._ends.count(1)
+        self._show()
+
+    def _show(self) -> None:
+        own = self._cells.own
+        own[NUM_OPEN], own[NUM_WAITING], own[TOKENS_WAITING] = self.num_open, self.num_waiting, self.tokens_waiting
 
 
 def _bounded(seconds: float) -> float:

@@ -9,15 +9,19 @@ from inferplane.channel.client_end import AsyncClientEnd
 from inferplane.client.supervisor import EngineSupervisor
 from inferplane.errors import EngineDead
 from inferplane.log import get_logger
-from inferplane.messages import Hello
+from inferplane.messages import Control, Hello
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from inferplane.channel.address import EngineAddress
     from inferplane.messages import FromEngine, ToEngine
     from inferplane.plan.types import Plan
 
 log = get_logger(__name__)
+
+SHUTDOWN_SECONDS = 5.0
+"""How long an engine that was told to stop may take before it is made to."""
 
 
 class EngineLink:
@@ -65,9 +69,15 @@ class EngineLink:
             self._ended = True
             self._on_end(self, cause)
 
-    async def wait(self, seconds: float) -> bool:
-        """True when the process has ended within the time."""
-        return await asyncio.to_thread(self._supervisor.wait, seconds)
+    @property
+    def address(self) -> EngineAddress:
+        """Where others reach the engine."""
+        return self._supervisor.address
+
+    async def finish(self, client_id: str) -> None:
+        """Ask the engine to end by itself, and give it SHUTDOWN_SECONDS."""
+        self.send(Control(client_id=client_id, call_id=-1, name="shutdown"))
+        await asyncio.to_thread(self._supervisor.wait, SHUTDOWN_SECONDS)
 
     async def close(self, *, at_once: bool = False) -> None:
         """End the process, with SIGKILL when it does not by itself or `at_once`; returns when it is gone."""

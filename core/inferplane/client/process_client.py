@@ -19,7 +19,10 @@ from inferplane.messages import Abort, Alive, Control, ControlReply, Delta, Fail
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from inferplane.cells import Cells
+    from inferplane.channel.address import EngineAddress
     from inferplane.client.interface import EngineState
+    from inferplane.client.link import Link
     from inferplane.messages import FromEngine, Request
     from inferplane.plan.types import Plan
     from inferplane_api.runner import Capacity
@@ -28,8 +31,6 @@ log = get_logger(__name__)
 
 PATIENCE = 10
 """A step may take this many times what its tokens should take before it counts as hung."""
-SHUTDOWN_SECONDS = 5.0
-"""How long an engine that was told to stop may take before it is made to."""
 
 
 class ProcessClient:
@@ -45,8 +46,11 @@ class ProcessClient:
         log_level: str = "INFO",
         restarts: int = 0,
         on_phase: Callable[[str, float], None] | None = None,
+        on_change: Callable[[], None] | None = None,
+        cells: Cells | None = None,
     ) -> None:
-        """on_phase(name, share): called on the event loop for every announced phase of a start."""
+        """Both are called on the event loop: on_phase(name, share) for every announced phase of a start, on_change when
+        the engine's state or address is another. cells: the counts of all front ends of this engine."""
         self.client_id = f"api-{uuid.uuid4().hex[:8]}"
         self.state: EngineState = "starting"
         self.failure: InferplaneError | None = None
@@ -57,15 +61,17 @@ class ProcessClient:
         self._hang_seconds = hang_seconds
         self._log_level = log_level
         self._on_phase = on_phase
-        self._admission = Admission(plan.limits.max_num_seqs, max_queued, max_queued_tokens)
+        self._on_change = on_change
+        self._admission = Admission(plan.limits.max_num_seqs, max_queued, max_queued_tokens, cells=cells)
         self._restarts = Restarts(restarts)
-        self._stats_before = Stats()
+        self.stats_before = Stats()
+        """Of the engines before this one."""
         self._open: dict[str, OpenRequest] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
         self._capacity: Capacity | None = None
         self._ready: asyncio.Future[None] | None = None
-        self._link: EngineLink | None = None
+        self._link: Link | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_alive = time.monotonic()
         self._refusing = False
@@ -76,9 +82,9 @@ class ProcessClient:
         return self._capacity
 
     @property
-    def engine_pid(self) -> int | None:
-        """Of the engine process, once launched."""
-        return None if self._link is None else self._link.pid
+    def engine_address(self) -> EngineAddress | None:
+        """Of the present engine, once launched."""
+        return None if self._link is None else self._link.address
 
     @property
     def num_open(self) -> int:
@@ -126,6 +132,10 @@ class ProcessClient:
         self._send(Control(client_id=self.client_id, call_id=call_id, name=name, arguments=arguments))
         return await future
 
+    def release(self, client_id: str) -> None:
+        """Another front end of the engine is gone: what it had there is ended."""
+        self._send(Control(client_id=self.client_id, call_id=-1, name="forget_client", arguments={"gone": client_id}))
+
     def abort_open(self) -> None:
         """End what runs or waits with finish_reason "abort", and take nothing more: the server shuts down."""
         self._refusing = True
@@ -142,8 +152,7 @@ class ProcessClient:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._link is not None:
             if was == "ready" and not at_once:
-                self._send(Control(client_id=self.client_id, call_id=-1, name="shutdown"))
-                await self._link.wait(SHUTDOWN_SECONDS)
+                await self._link.finish(self.client_id)
             await self._link.close(at_once=at_once)
 
     @property
@@ -164,7 +173,11 @@ class ProcessClient:
 
     def _connect(self) -> None:
         self._last_alive = time.monotonic()
-        self._link = EngineLink(
+        self._link = self._new_link()
+        self._changed()
+
+    def _new_link(self) -> Link:
+        return EngineLink(
             self._plan,
             self.client_id,
             on_data=self._take,
@@ -172,6 +185,10 @@ class ProcessClient:
             on_end=self._ended,
             log_level=self._log_level,
         )
+
+    def _changed(self) -> None:
+        if self._on_change is not None:
+            self._on_change()
 
     def _spawn(self, job: Any) -> None:
         task = asyncio.get_running_loop().create_task(job)
@@ -204,13 +221,14 @@ class ProcessClient:
         elif self.state == "hung":
             log.warning("the engine completes steps again")
             self.state, self.failure = "ready", None
+            self._changed()
 
     def _take(self, message: FromEngine) -> None:
         if isinstance(message, Outputs):
             if message.stats is not None:
                 self.stats = message.stats
                 if self.num_restarts:
-                    self.stats = carried_over(self._stats_before, message.stats)
+                    self.stats = carried_over(self.stats_before, message.stats)
             for request_id in message.started:
                 self._start_request(request_id)
             for delta in message.deltas:
@@ -231,6 +249,7 @@ class ProcessClient:
         self._capacity = message.capacity
         self.engine_timeline = message.timeline
         self.state, self.failure = "ready", None
+        self._changed()
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
             return
@@ -273,8 +292,9 @@ class ProcessClient:
         running = list(self._open)
         self._fail_open(cause)
         self._send(Abort(client_id=self.client_id, request_ids=running))
+        self._changed()
 
-    def _ended(self, link: EngineLink, cause: EngineDead) -> None:
+    def _ended(self, link: Link, cause: EngineDead) -> None:
         if link is not self._link or self.state in ("dead", "closed"):
             return
         if self._ready is not None and not self._ready.done():
@@ -290,25 +310,31 @@ class ProcessClient:
         spent = f" after {self.num_restarts} restarts" if self.num_restarts else ""
         log.error("the engine died%s (error id %s): %s; remedy: %s", spent, cause.error_id, cause.message, cause.remedy)
         self._fail_open(cause)
+        self._changed()
 
-    def _restart(self, link: EngineLink, cause: EngineDead, delay: float) -> None:
-        self.state, self.failure, self.phase = "starting", cause, "restarting"
+    def _restart(self, link: Link, cause: EngineDead, delay: float) -> None:
         # The counters go on, and nothing runs meanwhile.
-        self._stats_before = carried_over(self.stats, Stats(engine_restarts=1))
-        self.stats = self._stats_before
+        self.stats_before = carried_over(self.stats, Stats(engine_restarts=1))
         kept = {request_id for request_id, each in self._open.items() if _can_be_repeated(each)}
         log.error(
             "the engine died (error id %s): %s; remedy: %s; it is started again in %.1f s (%d more), %d of %d requests "
             "wait for it",
             cause.error_id, cause.message, cause.remedy, delay, self._restarts.left, len(kept), len(self._open),
         )  # fmt: skip
-        self._fail_open(cause, keep=kept)
+        self._await_engine(cause)
+        self._spawn(self._connect_again(link, delay))
+        self._changed()
+
+    def _await_engine(self, cause: EngineDead) -> None:
+        """Until the next engine is ready, keep what it can do from the start, and fail the rest."""
+        self.state, self.failure, self.phase = "starting", cause, "restarting"
+        self.stats = self.stats_before
+        self._fail_open(cause, keep={request_id for request_id, each in self._open.items() if _can_be_repeated(each)})
         for each in self._open.values():
             if each.started:
                 each.num_deaths += 1
-        self._spawn(self._connect_again(link, delay))
 
-    async def _connect_again(self, link: EngineLink, delay: float) -> None:
+    async def _connect_again(self, link: Link, delay: float) -> None:
         # It may hang, or hold the device: it must be gone before another one starts.
         await link.close(at_once=True)
         await asyncio.sleep(delay)

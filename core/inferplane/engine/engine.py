@@ -86,6 +86,10 @@ class Engine:
         """End requests; each that was alive gets a delta with finish_reason "abort" at the next step."""
         self._scheduler.abort(client_id, request_ids)
 
+    def abort_client(self, client_id: str) -> None:
+        """End all requests of a client that is gone."""
+        self._scheduler.abort_client(client_id)
+
     def control(self, name: str, args: dict[str, Any]) -> Any:
         """Run a control operation between two steps. Raises InferplaneError for an unknown name or bad arguments."""
         operation = self._controls.get(name)

@@ -211,6 +211,9 @@ class EngineProcess:
         try:
             if message.name == "shutdown":
                 self._stopping = True
+            elif message.name == "forget_client":
+                self._clients.discard(message.arguments["gone"])
+                engine.abort_client(message.arguments["gone"])
             else:
                 result = engine.control(message.name, message.arguments)
         except InferplaneError as failure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Literal
 
+from inferplane.cells import NUM_RUNNING, Cells
 from inferplane.client.pooling import embeds, generates
 from inferplane.client.requests import Limits, RequestSeeds
 from inferplane.metrics import Metrics
@@ -34,7 +35,8 @@ class ServerContext:
         self.client = service.client
         self.created = int(time.time())
         self.names = TokenNames(prepared.tokenizer)
-        self.num_running = 0
+        self._cells = service.cells or Cells.private()
+        self._num_running = 0
         self.text = TextWork(lambda: self.metrics.rejected("queue_text"))
         self.warned: set[str] = set()
         self.draw_seed = RequestSeeds(prepared.config.model.seed)
@@ -44,6 +46,7 @@ class ServerContext:
             engine=0,
             max_model_len=plan.limits.max_model_len,
             stats=lambda: service.client.stats,
+            cells=self._cells,
             vllm_names=prepared.config.server.enable_vllm_metric_names,
         )
         endpoint = self.server.otlp_traces_endpoint
@@ -54,6 +57,21 @@ class ServerContext:
     def server(self) -> ServerConfig:
         """The user's settings of the server."""
         return self.prepared.config.server
+
+    @property
+    def num_running(self) -> int:
+        """API requests under way in this process."""
+        return self._num_running
+
+    @num_running.setter
+    def num_running(self, value: int) -> None:
+        self._num_running = value
+        self._cells.own[NUM_RUNNING] = value
+
+    @property
+    def load(self) -> int:
+        """API requests under way in all processes."""
+        return int(self._cells.total(NUM_RUNNING))
 
     @property
     def max_model_len(self) -> int:

@@ -61,7 +61,7 @@ def version() -> Version:
 
 def load(context: ServerContext) -> Load:
     """API requests under way."""
-    return Load(context.num_running)
+    return Load(context.load)
 
 
 def startup(context: ServerContext) -> Startup:

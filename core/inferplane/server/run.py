@@ -17,7 +17,7 @@ from inferplane.server.tls import refresh_forever, tls_context
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from types import FrameType
 
     from fastapi import FastAPI
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from inferplane.config import ServerConfig
 
 BACKLOG = 2048
+ACCEPTED_AT_ONCE = 8
+"""Of several processes none should take all connections of a burst."""
 POLL_SECONDS = 0.1
 
 
@@ -40,6 +42,7 @@ class _Server(uvicorn.Server):
 
     num_signals = 0
     last_signal = 0
+    catches_signals = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal begins to drain, the second one ends at once."""
@@ -48,10 +51,16 @@ class _Server(uvicorn.Server):
         self.should_exit = True
         self.force_exit = self.num_signals > 1
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """The event loop takes its number of connections to accept in one go for the length of the system's queue."""
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(BACKLOG)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Both SIGINT and SIGTERM."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        numbers = (signal.SIGINT, signal.SIGTERM) if self.catches_signals else ()
         before = {number: signal.signal(number, self.handle_exit) for number in numbers}
         try:
             yield
@@ -60,9 +69,19 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-async def run_app(app: FastAPI, listener: socket.socket, server: ServerConfig, client: EngineClient) -> int:
+async def run_app(
+    app: FastAPI,
+    listener: socket.socket,
+    server: ServerConfig,
+    client: EngineClient,
+    *,
+    stopped_by: Callable[[Callable[[], None]], None] | None = None,
+) -> int:
     """Serve until SIGINT or SIGTERM, then let running requests finish for `shutdown_timeout` seconds; what is left then
-    ends with finish_reason "abort". Returns the exit status: 0, or 128 + the signal's number when a second one came."""
+    ends with finish_reason "abort". Returns the exit status: 0, or 128 + the signal's number when a second one came.
+
+    stopped_by(stop): gets what is to be called instead of the signals, by one of several processes on the listener.
+    """
     settings = LimitedConfig(
         app,
         ConnectionLimits.of(server),
@@ -74,9 +93,12 @@ async def run_app(app: FastAPI, listener: socket.socket, server: ServerConfig, c
         timeout_keep_alive=server.keep_alive_timeout,
         root_path=server.root_path,
         lifespan="on",
-        backlog=BACKLOG,
+        backlog=BACKLOG if stopped_by is None else ACCEPTED_AT_ONCE,
     )
     serving = _Server(settings)
+    if stopped_by is not None:
+        serving.catches_signals = False
+        stopped_by(lambda: serving.handle_exit(signal.SIGTERM, None))
     watching = asyncio.create_task(_drain(serving, client, server.shutdown_timeout))
     try:
         async with _transport_security(settings, server):
