@@ -317,7 +317,12 @@ def test_the_state_of_the_server(reader: Reader, url: str) -> None:
     meter = page.get_by_role("meter", name="KV cache in use")
     assert meter.get_attribute("aria-valuenow") == "37.5"
     assert page.locator("#graph polyline").get_attribute("points")
-    assert reader.complaints == []
+    page.route("**/health", lambda route: route.abort())
+    reader.later(2)
+    page.wait_for_selector("#health[data-state=bad]")
+    assert page.locator("#health").inner_text() == "The server cannot be reached."
+    assert page.locator("#running").inner_text() == "–", "old numbers are not shown as if they were new"
+    assert [line for line in reader.complaints if "ERR_FAILED" not in line] == []
 
 
 @pytest.mark.parametrize(
