@@ -33,6 +33,8 @@ def choose_limits(settings: Settings, model: ModelSpec, device: SchedulingConstr
     """Raises InvalidValue when the user asks for more than the model or the device allows, naming both."""
     max_model_len, automatic = _max_model_len(settings, model)
     tokens = _batched_tokens(settings, model, device, max_model_len)
+    if "no_chunking" in model.features:
+        max_model_len = _whole_prompts(max_model_len, min(tokens, device.max_chunk or tokens), automatic=automatic)
     sequences = _sequences(settings, device, tokens)
     scheduling = device
     if not settings.value("scheduler.async_scheduling"):
@@ -100,6 +102,14 @@ def _batched_tokens(settings: Settings, model: ModelSpec, device: SchedulingCons
             remedy=f"at least {max_model_len}, or a shorter --max-model-len",
         )
     return int(asked)
+
+
+def _whole_prompts(max_model_len: int, most: int, *, automatic: bool) -> int:
+    """The longest context of a model that computes a prompt in one step, of which the device takes `most` tokens."""
+    if max_model_len <= most or automatic:
+        return min(max_model_len, most)
+    problem = f"this model computes a prompt in one step, and the device takes at most {most} tokens of a prompt in one"
+    raise InvalidValue("max_model_len", max_model_len, problem, remedy=f"--max-model-len {most}, or leave it out")
 
 
 def _sequences(settings: Settings, device: SchedulingConstraints, tokens: int) -> int:

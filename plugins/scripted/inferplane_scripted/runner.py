@@ -26,6 +26,7 @@ class _Request:
         self.request_id = new.request_id
         self.prompt = tuple(new.token_ids[: new.num_prompt_tokens])
         self.params = new.params
+        self.pooling = new.pooling
         self.eos = new.eos_token_ids
         self.output: Output | None = script.output(self.prompt)
         self.next_start: int | None = None
@@ -127,6 +128,7 @@ class ScriptedRunner:
             if wants
             else None,
             prompt_logprobs=self._prompt_logprobs(handle.rows),
+            pooled=self._pooled(handle.rows),
             corrupted=corrupted,
         )
 
@@ -187,6 +189,16 @@ class ScriptedRunner:
             following = prompt[row.start + 1 : row.end + 1]
             if limit is not None and following:
                 found[index] = [self._entry(None, token, 0, limit) for token in following]
+        return found or None
+
+    def _pooled(self, rows: list[_Row]) -> dict[int, list[float]] | None:
+        """Of a pooled prompt: its tokens over the size of the vocabulary, repeated to the model's hidden size."""
+        found: dict[int, list[float]] = {}
+        for index, row in enumerate(rows):
+            pooling, prompt = row.request.pooling, row.request.prompt
+            if pooling is not None and row.end >= len(prompt):
+                size = pooling.dimensions or self._context.model.hidden_size
+                found[index] = [prompt[i % len(prompt)] / self._vocab_size for i in range(size)]
         return found or None
 
     def _entry(self, output: Output | None, token: int, position: int, limit: int) -> TokenLogprobs:

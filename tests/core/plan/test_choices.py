@@ -128,6 +128,19 @@ def test_a_model_that_cannot_chunk_gets_steps_for_a_whole_prompt(choose: Callabl
         choose({"max_num_batched_tokens": 256}, features=features)
 
 
+@pytest.mark.parametrize("device", [{"max_batched_tokens": 128}, {"token_buckets": (64, 128)}, {"max_chunk": 128}])
+def test_a_whole_prompt_is_no_longer_than_the_devices_step(
+    choose: Callable[..., LimitsChoice], device: dict[str, Any]
+) -> None:
+    features = frozenset({"no_chunking"})
+    assert choose({}, device, features=features).limits.max_model_len == 128
+    assert choose({"max_model_len": 100}, device, features=features).limits.max_model_len == 100
+    with pytest.raises(InvalidValue, match=r"max_model_len=129.*at most 128") as caught:
+        choose({"max_model_len": 129}, device, features=features)
+    assert "--max-model-len 128" in caught.value.remedy
+    assert choose({}, device).limits.max_model_len == 4096, "chunks are not bounded by the context"
+
+
 def test_a_model_that_cannot_share_its_cache(choose: Callable[..., LimitsChoice]) -> None:
     assert choose({}).prefix_caching
     assert not choose({"enable_prefix_caching": False}).prefix_caching

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from inferplane_api.errors import InferplaneError, InvalidValue
 from inferplane_api.kv import KVGeometry
 from inferplane_api.platform import PlatformContext
+from inferplane_api.pooling import PoolingParams
 from inferplane_api.runner import Runner, RunnerContext, RunnerLimits
 from inferplane_api.sampling import SamplingParams
 from inferplane_api.spec import DeviceInfo, HostInfo, ProbeState
@@ -79,6 +81,16 @@ def test_prescribed_tokens_then_eos(tmp_path: Path) -> None:
     assert step(runner, **one(4, 1)).tokens == [[EOS]]
     assert step(runner, **one(0, 1, removed=[0], added=[new(0, [9])])).tokens == [[298]]
     assert [step(runner, **one(at, 1)).tokens for at in (1, 2)] == [[[299]], [[0]]]
+
+
+def test_a_pooled_prompt_gives_its_tokens_over_the_vocabulary(tmp_path: Path) -> None:
+    runner = make_runner(tmp_path, None)
+    pooling = PoolingParams(pooling_type="MEAN", dimensions=4)
+    added = [msgspec.structs.replace(new(0, [3, 6, 9], max_tokens=0), pooling=pooling)]
+    assert step(runner, **one(0, 2, added=added, sample_rows=[])).pooled is None
+    result = step(runner, **one(2, 1, sample_rows=[]))
+    assert result.pooled == {0: [3 / VOCAB, 6 / VOCAB, 9 / VOCAB, 3 / VOCAB]}
+    assert result.tokens == []
 
 
 def test_a_preempted_request_goes_on_where_it_was(tmp_path: Path) -> None:
