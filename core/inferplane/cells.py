@@ -25,9 +25,10 @@ _BYTES = 8
 class Cells:
     """The row of this process beside those of the others; all of them are laid out alike."""
 
-    def __init__(self, rows: Sequence[memoryview], own: int = 0) -> None:
+    def __init__(self, rows: Sequence[memoryview[float]], own: int = 0) -> None:
         """rows: of float64, as long as ROW_CELLS."""
         self.rows = rows
+        self.index = own
         self.own = rows[own]
         self._next = _NUM_PRESENT
 

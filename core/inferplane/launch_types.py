@@ -31,7 +31,7 @@ class Prepared(NamedTuple):
 class FrontEnd(NamedTuple):
     """What several API processes are started with."""
 
-    count: int
+    num_processes: int
     plan: Plan
     config: bytes
     """What the user said, as JSON."""

@@ -169,7 +169,7 @@ def test_an_exiting_engine_is_reported_with_its_status(scripted_model: Path, ser
         answer = httpx.post(f"{url}/v1/completions", json=BODY, timeout=30)
         assert answer.status_code == 503
         assert "has stopped" in answer.json()["error"]["message"]
-        assert [line for line in server.log if "exited with status" in line]
+        assert server.wait_log("exited with status")
 
 
 def test_a_taken_port_is_refused_before_anything_is_loaded(scripted_model: Path, served: Any) -> None:

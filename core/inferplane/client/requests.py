@@ -36,8 +36,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class RequestSeeds:
     """Seeds for requests that bring none: a function of the user's seed and of how many were drawn before."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = derive_seed(seed, 1)
+    def __init__(self, seed: int, process: int = 0) -> None:
+        """process: of several front ends, which draw different ones."""
+        self._seed = derive_seed(seed, 1 + process)
         self._num_drawn = 0
 
     def __call__(self) -> int:

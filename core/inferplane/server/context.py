@@ -39,7 +39,7 @@ class ServerContext:
         self._num_running = 0
         self.text = TextWork(lambda: self.metrics.rejected("queue_text"))
         self.warned: set[str] = set()
-        self.draw_seed = RequestSeeds(prepared.config.model.seed)
+        self.draw_seed = RequestSeeds(prepared.config.model.seed, self._cells.index)
         self.request_log = RequestLog(prepared.config.server)
         self.metrics = Metrics(
             model_name=prepared.served_names[0],

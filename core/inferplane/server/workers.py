@@ -53,11 +53,11 @@ class Workers:
         """news(): of the engine, as it is now; on_gone(client id): a process has died, its requests are void."""
         self._front_end = front_end
         self._listener = listener
-        self._rows = SharedRows.create(front_end.count)
+        self._rows = SharedRows.create(front_end.num_processes)
         self._news = news
         self._on_gone = on_gone
-        self._workers: list[WorkerProcess | None] = [None] * front_end.count
-        self._deaths = [0] * front_end.count
+        self._workers: list[WorkerProcess | None] = [None] * front_end.num_processes
+        self._deaths = [0] * front_end.num_processes
         self._serving = False
         self._num_drains = 0
         self._failure: InferplaneError | None = None

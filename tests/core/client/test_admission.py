@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from inferplane.cells import Cells
 from inferplane.client.admission import MAX_RETRY_SECONDS, Admission
 from inferplane.client.restarts import MAX_DELAY, Restarts, carried_over
 from inferplane.client.streams import Stream
@@ -120,3 +121,22 @@ async def test_an_aborted_sequence_is_not_waited_for() -> None:
     async with asyncio.timeout(5):
         assert [index async for index, _ in stream] == [1]
     assert forgotten == ["r0"]
+
+
+def test_bounds_hold_for_several_front_ends_together() -> None:
+    rows = [Cells.private().own for _ in range(2)]
+    one, other = (Admission(2, 3, 50, cells=Cells(rows, own)) for own in range(2))
+    for admission in (one, other, one, other):
+        admission.check(1, 5)
+        admission.enter(5)
+    one.check(1, 5)
+    with pytest.raises(QueueFull, match="4 requests"):
+        one.check(2, 10)
+    other.leave(5, started=False)
+    one.check(2, 10)
+    other.enter(30)
+    with pytest.raises(QueueFull, match="45 prompt tokens") as caught:
+        one.check(1, 6)
+    assert caught.value.reason == "tokens"
+    other.start(30)
+    one.check(1, 6)

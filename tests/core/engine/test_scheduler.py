@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
+
+from inferplane.metrics.names import STEP_TOKENS
 
 PROMPT = [1, 2, 3, 4, 5, 6]
 
@@ -303,3 +307,45 @@ def test_statistics_count(lab):
     assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (18, 8)
     assert stats.num_steps == len(harness.runner.plans) == harness.engine.steps_completed
     assert harness.engine.control("stats", {})["generation_tokens"] == 5
+    sizes = [plan.num_tokens for plan in harness.runner.plans]
+    assert stats.step_tokens_sum == sum(sizes)
+    bounds = [0, *STEP_TOKENS, float("inf")]
+    wanted = [sum(low < size <= high for size in sizes) for low, high in pairwise(bounds)]
+    assert stats.step_tokens == wanted
+
+
+def test_the_age_of_the_oldest_waiting_request(lab):
+    harness = lab.Harness(depth=1, max_num_seqs=1)
+
+    def age():
+        return harness.engine.stats().oldest_waiting_seconds
+
+    assert age() == 0
+    harness.submit(lab.request("a", long_prompt(4), max_tokens=3, ignore_eos=True))
+    harness.step()
+    harness.now += 5
+    assert age() == 0, "it runs"
+    harness.submit(lab.request("b", long_prompt(4), max_tokens=3))
+    harness.now += 2
+    harness.submit(lab.request("c", long_prompt(4), max_tokens=3))
+    harness.now += 1
+    assert age() == 3
+    (client_id,) = {owner for owner, _ in harness.scheduler._requests}
+    harness.engine.abort(client_id, ["b"])
+    assert age() == 1
+    harness.run()
+    assert age() == 0
+
+
+def test_a_client_that_is_gone_leaves_nothing(lab):
+    harness = lab.Harness(depth=1)
+    for name in ("a", "b"):
+        harness.submit(lab.request(name, long_prompt(9), max_tokens=30, ignore_eos=True))
+    harness.step()
+    (client_id,) = {owner for owner, _ in harness.scheduler._requests}
+    harness.engine.abort_client("somebody else")
+    assert harness.scheduler.num_requests == 2
+    harness.engine.abort_client(client_id)
+    assert harness.scheduler.num_requests == 0
+    harness.run()
+    assert harness.engine.stats().kv_cache_usage == 0
