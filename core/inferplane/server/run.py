@@ -103,6 +103,10 @@ async def run_app(
     try:
         async with _transport_security(settings, server):
             await serving.serve(sockets=[listener])
+        if serving.force_exit:
+            # Whoever is still there should learn that it was the server's doing.
+            client.abort_open()
+            await asyncio.sleep(POLL_SECONDS)
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)

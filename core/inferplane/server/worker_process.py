@@ -113,4 +113,6 @@ class WorkerProcess:
         if failure is not None:
             return InferplaneError(f"{name}: {failure.message}", code=failure.code, remedy=failure.remedy)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-        return InferplaneError(f"{name} {how}", code="api.ended", remedy="see the lines above")
+        killed = code == -signal.SIGKILL
+        remedy = "if nobody did, the system ran out of memory" if killed else "see the lines above"
+        return InferplaneError(f"{name} {how}", code="api.ended", remedy=remedy)

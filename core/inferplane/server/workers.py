@@ -150,7 +150,7 @@ class Workers:
             self._failure = cause
             return
         delay = min(FIRST_DELAY * 2 ** self._deaths[index], MAX_DELAY)
-        log.error("%s; it is started again in %.1f s, its requests are lost", cause.message, delay)
+        log.error("%s; it is started again in %.1f s; remedy: %s", cause.message, delay, cause.remedy)
         task = asyncio.get_running_loop().create_task(self._start_again(index, delay))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
