@@ -125,7 +125,8 @@ def test_layers_in_the_architecture_are_the_contract() -> None:
 
 
 def test_every_route_is_documented_and_exists() -> None:
-    source = text_of(REPOSITORY / "core" / "inferplane" / "server" / "routes.py")
+    server = REPOSITORY / "core" / "inferplane" / "server"
+    source = text_of(server / "routes.py") + text_of(server / "embeddings.py")
     routes = set(re.findall(r'@app\.(?:get|post)\("([^"{]+?)/?(?:\{|")', source))
     table = text_of(DOCS / "serving.md").partition("## Endpoints")[2].partition("\n\n")[2].partition("\n\n")[0]
     documented = {path.rpartition(" ")[2].partition("/{")[0] for path in re.findall(r"`([^`]*/[^`]*)`", table)}

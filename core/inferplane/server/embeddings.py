@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from inferplane.server.context import ServerContext
     from inferplane.server.description import Description
 
-PATH = "/v1/embeddings"
-
 _MIN_CHARACTERS = 2**16
 
 Body = EmbeddingBody | EmbeddingChatBody
@@ -47,11 +45,11 @@ def add_embedding_routes(app: FastAPI, context: ServerContext, description: Desc
         errors=ENGINE_ERRORS,
     )
 
-    @app.post(PATH, **described)
+    @app.post("/v1/embeddings", **described)
     async def embeddings(request: Request) -> Response:
         raw = await read_raw(request, size)
         kind: type[Body] = EmbeddingChatBody if "messages" in fields_of(raw) else EmbeddingBody
-        body = parse_body(raw, kind, PATH, context.warned)
+        body = parse_body(raw, kind, request.scope["path"], context.warned)
         body.request_id = rename(request.scope, body.request_id)
         return await create_embedding(context, request, body)
 
