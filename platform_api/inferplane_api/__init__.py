@@ -4,7 +4,7 @@ from inferplane_api.errors import InferplaneError, InvalidValue, Unsupported
 from inferplane_api.kv import KVGeometry, KVGroupSpec, KVLayout, KVView
 from inferplane_api.model import LayerSpec, ModelSpec
 from inferplane_api.pooling import PoolingParams
-from inferplane_api.sampling import SamplingParams
+from inferplane_api.sampling import RepetitionDetection, SamplingParams
 from inferplane_api.spec import (
     AttentionRequest,
     AttentionSpec,
@@ -15,12 +15,14 @@ from inferplane_api.spec import (
     HostInfo,
     KernelRequest,
     KernelSpec,
+    LogitsProcessorSpec,
     ModelPluginSpec,
     Option,
     PageSizes,
     PlatformSpec,
     ProbeResult,
     ProbeState,
+    ProcessorParameter,
     Reason,
     SchedulingConstraints,
     Verdict,
@@ -49,6 +51,7 @@ __all__ = [
     "KernelRequest",
     "KernelSpec",
     "LayerSpec",
+    "LogitsProcessorSpec",
     "ModelPluginSpec",
     "ModelSpec",
     "NewRequest",
@@ -58,7 +61,9 @@ __all__ = [
     "PoolingParams",
     "ProbeResult",
     "ProbeState",
+    "ProcessorParameter",
     "Reason",
+    "RepetitionDetection",
     "SampleInputs",
     "SamplingParams",
     "SchedulingConstraints",

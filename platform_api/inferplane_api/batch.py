@@ -60,5 +60,5 @@ class StepBatch(NamedTuple):
     intermediate: torch.Tensor | None = None
     """[T, hidden] from the preceding pipeline stage."""
     query_start_host: np.ndarray | None = None
-    """[R + 1] int64 on the host, of the real rows: for layers of kind "encoder", which have no attention backend. Tokens
+    """[R + 1] int64 on the host, of the real rows: for layers of kind "encoder", which have no backend. Tokens
     behind the last row are padding. None in a captured step, which models with such layers never have."""

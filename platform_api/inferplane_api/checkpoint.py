@@ -27,7 +27,7 @@ class CheckpointCard(msgspec.Struct, frozen=True, kw_only=True):
     """As tokenizer_config.json: bos_token, eos_token, add_bos_token, chat_template, ..."""
     chat_template: str | None = None
     sentence_transformers: dict[str, Any] = {}
-    """What sentence-transformers keeps beside the model, by path in the folder: "modules.json", "1_Pooling/config.json",
+    """What sentence-transformers keeps beside the model, by path in it: "modules.json", "1_Pooling/config.json",
     "sentence_bert_config.json". Empty where the checkpoint is none of its own."""
     files: tuple[str, ...] = ()
     """Paths of the weight files."""

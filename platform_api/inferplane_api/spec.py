@@ -84,7 +84,7 @@ class PciDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about the host before any plugin code runs, and what the user set for the platform that is probed."""
+    """What is known about the host before any plugin code runs, and what the user set for the probed platform."""
 
     os: str
     machine: str
@@ -219,7 +219,7 @@ class PlatformSpec(msgspec.Struct, frozen=True, kw_only=True):
     runner_seam: bool = False
     """True: `Platform.create_runner` returns the runner; attention and kernels are not selected."""
     features: frozenset[str] = frozenset()
-    """Device features that some device of this platform has, though the one at hand may lack them: what a backend of the
+    """Device features that some device of this platform has, though the one here may lack them: what a backend of the
     same distribution may require."""
 
 

@@ -27,7 +27,10 @@ DOCUMENTS = sorted(
 
 LINES_PER_MODULE = 450
 """About 400; a longer one needs its reason here."""
-LONGER_WITH_REASON: dict[str, int] = {}
+LONGER_WITH_REASON: dict[str, int] = {
+    # every descriptor of the contract side by side, half of it the sentences that say what a field means
+    "platform_api/inferplane_api/spec.py": 500,
+}
 
 
 def manifest(member: Path) -> dict:

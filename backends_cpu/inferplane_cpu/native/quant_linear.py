@@ -12,8 +12,8 @@ from inferplane_cpu.native.executor import TYPES, executor
 from inferplane_cpu.native.structs import (
     QUANTIZED_BYTES,
     Kind,
-    QuantLinear,
     Quantize,
+    QuantLinear,
     QuantPack,
     QuantRows,
     Scheme,

@@ -44,7 +44,9 @@ class BeamRun:
             request_id=self._request.request_id,
             prompt=self._text,
             prompt_token_ids=self._request.prompt_token_ids,
-            prompt_logprobs=scores and [None if entry is None else logprob_table(entry, tokenizer) for entry in scores],
+            prompt_logprobs=None
+            if scores is None
+            else [None if entry is None else logprob_table(entry, tokenizer) for entry in scores],
             outputs=[self._sequence(index, found, tokenizer) for index, found in enumerate(self.search.best())],
             finished=True,
             num_cached_tokens=self._num_cached or 0,

@@ -160,7 +160,7 @@ class SchedulerConfig(_Section):
     max_num_batched_tokens: Size | None = Field(None, ge=1, description="Most tokens in a step (2048).")
     scheduling_policy: Literal["fcfs", "priority", "fair"] = Field(
         "fcfs",
-        description="`priority`: lower numbers first; `fair`: equal shares for API keys, or `user`s where there are none.",
+        description="`priority`: lower numbers first; `fair`: equal shares for API keys, or `user`s if there are none.",
     )
     long_prefill_token_threshold: int = Field(0, ge=0, description="Longest prompt chunk of a request; 0: the budget.")
     enforce_eager: bool = Field(False, description="Capture no steps, where the platform otherwise would.")

@@ -34,7 +34,8 @@ REMARKS = {
     "--model": "optional: without a model, the small default model is served",
     "--dtype": "`float16` and `float32`, not `half` and `float`",
     "--max-model-len": "by default what the model and memory allow, not an error when it does not fit",
-    "--seed": "of dummy weights; a request without a seed of its own draws one",
+    "--seed": "of what draws the seeds of requests without one, and of dummy weights",
+    "--logits-processors": "`module:Class`; vLLM's classes have another interface",
     "--block-size": "by default what the attention backend prefers",
     "--kv-cache-dtype": "no 8-bit types yet",
     "--max-num-seqs": "64 by default",
@@ -53,7 +54,8 @@ REMARKS = {
 
 _SAME = """
 --model --tokenizer --revision --download-dir --load-format --dtype --seed --max-model-len --quantization
---max-logprobs --served-model-name --generation-config --override-generation-config --hf-overrides --runner --convert --pooler-config --chat-template
+--max-logprobs --logprobs-mode --logits-processors --stream-interval --served-model-name
+--generation-config --override-generation-config --hf-overrides --runner --convert --pooler-config --chat-template
 --chat-template-content-format --block-size --kv-cache-memory-bytes --kv-cache-dtype --enable-prefix-caching
 --max-num-batched-tokens --max-num-seqs --scheduling-policy --async-scheduling --long-prefill-token-threshold
 --max-num-queued-reqs --max-num-queued-tokens --attention-backend --host --port --uds --root-path --api-key
@@ -97,8 +99,6 @@ _OTHERS = (
     VllmFlag("--kv-cache-dtype-skip-layers", "not yet", advice=_LATER),
     VllmFlag("--default-chat-template-kwargs", "not yet", advice="send chat_template_kwargs in the request"),
     VllmFlag("--log-config-file", "not yet", advice="use --log-level; lines go to standard error"),
-    VllmFlag("--logprobs-mode", "not yet", advice="log-probabilities are the raw ones, vLLM's default"),
-    VllmFlag("--stream-interval", "not yet", advice="a chunk is sent for every step"),
     VllmFlag("--max-num-partial-prefills", "not yet", advice="use --long-prefill-token-threshold"),
     VllmFlag("--disable-log-stats", "not yet", advice="use --log-level warning"),
     VllmFlag("--otlp-traces-endpoint", "not yet", advice=_LATER),

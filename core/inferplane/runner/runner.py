@@ -288,7 +288,7 @@ class TorchRunner:
             prompt_logprobs=prompt,
             pooled=pooled,
             corrupted=[row for row, bad in enumerate(corrupted) if bad] if any(corrupted) else [],
-            failed=sampled.failed,
+            failed=dict(sampled.failed),
         )
 
     def close(self) -> None:

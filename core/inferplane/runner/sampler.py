@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +16,8 @@ from inferplane.runner.logprobs import LogprobBlock, LogSoftmax, token_logprobs
 from inferplane.runner.slot_sampling import NO_LOGPROBS, SlotSampling
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
     from inferplane.runner.logit_edits import ApplyTokenBitmask
@@ -55,7 +58,7 @@ class Sampled(NamedTuple):
     logprobs: LogprobBlock | None
     logprob_rows: Ints
     """The rows that `logprobs` is about."""
-    failed: dict[int, str] = {}
+    failed: Mapping[int, str] = MappingProxyType({})
     """Row to why a logits processor could not do its part; its token means nothing."""
 
 

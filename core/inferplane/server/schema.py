@@ -121,9 +121,7 @@ def _request_id(value: str | None) -> str | None:
     return value
 
 
-EarlyStopping = Annotated[
-    Any, AfterValidator(_early_stopping), WithJsonSchema({"enum": [True, False, "never", None]})
-]
+EarlyStopping = Annotated[Any, AfterValidator(_early_stopping), WithJsonSchema({"enum": [True, False, "never", None]})]
 BadWord = Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD)]
 Prompts = Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
 RequestId = Annotated[str | None, AfterValidator(_request_id)]

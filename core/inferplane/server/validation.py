@@ -161,7 +161,8 @@ COMPLETION_FIELD_NAMES = {"beam_width": "n"}
 
 def chat_field_names(body: ChatBody) -> dict[str, str]:
     """SamplingParams' field names to those that a chat client used, for error messages."""
-    names = {**COMPLETION_FIELD_NAMES, "prompt": "messages", "logprobs": "top_logprobs" if body.top_logprobs else "logprobs"}
+    logprobs = "top_logprobs" if body.top_logprobs else "logprobs"
+    names = {**COMPLETION_FIELD_NAMES, "prompt": "messages", "logprobs": logprobs}
     if body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
     return names

@@ -40,7 +40,7 @@ def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]
     ]
 
 
-async def test_every_operation_of_the_document_needs_a_key_but_the_probes_and_the_page(make: Callable[..., Any]) -> None:
+async def test_every_operation_needs_a_key_but_the_probes_and_the_page(make: Callable[..., Any]) -> None:
     server = make(api_key=KEY, **EVERYTHING)
     document = (await server.http.get("/openapi.json", headers={"x-api-key": KEY})).json()
     found = operations(document)
@@ -66,7 +66,9 @@ async def test_every_operation_of_the_document_needs_a_key_but_the_probes_and_th
         assert right.status_code != 401
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/metrics/", "/.//metrics", "/METRICS", "/health/", "/health/../v1/models"])
+@pytest.mark.parametrize(
+    "path", ["/metrics", "/metrics/", "/.//metrics", "/METRICS", "/health/", "/health/../v1/models"]
+)
 async def test_only_exact_paths_are_open(make: Callable[..., Any], path: str) -> None:
     assert (await make(api_key=KEY).http.get(path)).status_code == 401
     status = (await make(api_key=KEY, metrics_without_key=True).http.get(path)).status_code
