@@ -41,6 +41,7 @@ MODULES = {
     "runner": "A runner of your own",
     "step": "One step, as integers",
     "sampling": "Sampling parameters",
+    "logits_processors": "Logits processors",
     "pooling": "Pooling parameters",
     "deprecated": "What will go",
     "reference.ops": "The ops' references",

@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = ["LLM", "RequestOutput", "SamplingParams", "__version__"]
+__all__ = ["LLM", "BeamSearchParams", "RequestOutput", "SamplingParams", "__version__"]
 
 _LAZY = {
     "LLM": "inferplane.llm",
+    "BeamSearchParams": "inferplane.client.beam_search",
     "RequestOutput": "inferplane.client.outputs",
     "SamplingParams": "inferplane_api.sampling",
 }
 
 if TYPE_CHECKING:
+    from inferplane.client.beam_search import BeamSearchParams
     from inferplane.client.outputs import RequestOutput
     from inferplane.llm import LLM
     from inferplane_api.sampling import SamplingParams

@@ -63,6 +63,7 @@ def loader(*components: Component, mode: str = "auto") -> Loader:
     plan: Any = type("Plan", (), {})()
     plan.plugins_mode, plan.platform, plan.checkpoint_format = mode, components[0], components[0]
     plan.architecture, plan.attention, plan.ops, plan.linear, plan.hooks = None, components, (), (), ()
+    plan.logits_processors = ()
     return Loader(plan)
 
 
@@ -231,6 +232,7 @@ def test_a_model_that_changes_the_core_is_named(patch: Callable[..., Component],
     plan: Any = type("Plan", (), {})()
     plan.plugins_mode, plan.platform, plan.checkpoint_format, plan.architecture = "auto", quiet, quiet, model
     plan.attention, plan.ops, plan.linear, plan.hooks = (), (), (), ()
+    plan.logits_processors = ()
     load = Loader(plan)
     load(quiet)
     load(plan.architecture)

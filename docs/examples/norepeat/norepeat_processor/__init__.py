@@ -1,0 +1,1 @@
+"""A logits processor that lets no n-gram of tokens appear twice."""
