@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from inferplane.errors import InferplaneError
     from inferplane.messages import Delta, Request, Stats
@@ -20,6 +20,10 @@ class RequestStream(Protocol):
     def __aiter__(self) -> AsyncIterator[tuple[int, Delta]]:
         """(index into the submitted list, delta). Ends when every sequence has a finish_reason. Raises EngineDead with
         the cause when the engine dies or hangs."""
+
+    def steps(self) -> AsyncGenerator[list[tuple[int, Delta]], None]:
+        """The same, but each time everything that has come, so that a consumer who is behind catches up in one turn.
+        What the consumer ends meanwhile may have more deltas in the same list."""
 
     def fail(self, error: Exception) -> None:
         """End all sequences; the iterator raises `error` behind what has come already."""

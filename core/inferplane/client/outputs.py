@@ -24,6 +24,8 @@ class Increment(NamedTuple):
     stop_reason: int | str | None
     abort: bool
     """True when the front end ended the sequence (a stop string) and the engine must be told."""
+    num_tokens: int = 0
+    """Of the sequence, with these."""
     error: str | None = None
 
     def then(self, later: Increment) -> Increment:
@@ -60,15 +62,16 @@ class OutputAssembler:
             kept = stop.num_tokens
             self._finish(kept)
             return Increment(
-                text, token_ids[:kept], logprobs and logprobs[:kept], "stop", stop.string, abort=finish is None
-            )
+                text, token_ids[:kept], logprobs and logprobs[:kept], "stop", stop.string, finish is None,
+                self.num_tokens,
+            )  # fmt: skip
         if finish is not None:
             if self._detokenizer is not None:
                 text += self._detokenizer.finish()
             self._finish(len(token_ids))
         else:
             self.num_tokens += len(token_ids)
-        return Increment(text, token_ids, logprobs, finish, delta.stop_reason, abort=False, error=delta.error)
+        return Increment(text, token_ids, logprobs, finish, delta.stop_reason, False, self.num_tokens, delta.error)
 
     def _decode(self, token_ids: list[int], *, ended_by_token: bool) -> tuple[str, _Stop | None]:
         if self._detokenizer is None or not token_ids:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from inferplane.messages import Delta, Request
+
+
+MOST_AT_ONCE = 256
+"""Deltas of one step of a stream: what a slow consumer has missed must not become one huge piece."""
 
 
 class Stream:
@@ -19,30 +24,43 @@ class Stream:
         self._forget = forget
         self._ids = [request.request_id for request in requests]
         self._open = set(range(len(requests)))
-        self._queue: asyncio.Queue[tuple[int, Delta] | Exception] = asyncio.Queue()
+        self._here: deque[tuple[int, Delta] | Exception] = deque()
+        self._waiting: asyncio.Future[None] | None = None
 
     def deliver(self, index: int, delta: Delta) -> None:
         """Something came for one sequence."""
-        self._queue.put_nowait((index, delta))
+        self._put((index, delta))
 
     def fail(self, error: Exception) -> None:
         """End all sequences; the consumer gets `error` behind what was delivered before."""
         self._forget([self._ids[index] for index in self._open])
-        self._queue.put_nowait(error)
+        self._put(error)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Delta]]:
         try:
             while self._open:
-                item = await self._queue.get()
-                if isinstance(item, Exception):
-                    self._open.clear()
-                    raise item
-                index, delta = item
-                if index not in self._open:
-                    continue
-                if delta.finish_reason is not None:
-                    self._open.discard(index)
-                yield index, delta
+                await self._something()
+                item = self._take()
+                if item is not None:
+                    yield item
+        finally:
+            self.abort()
+
+    async def steps(self) -> AsyncGenerator[list[tuple[int, Delta]], None]:
+        """See RequestStream."""
+        here = self._here
+        try:
+            while self._open:
+                await self._something()
+                step: list[tuple[int, Delta]] = []
+                while here and len(step) < MOST_AT_ONCE:
+                    if step and isinstance(here[0], Exception):
+                        break
+                    item = self._take()
+                    if item is not None:
+                        step.append(item)
+                if step:
+                    yield step
         finally:
             self.abort()
 
@@ -51,6 +69,34 @@ class Stream:
         indices = list(self._open) if index is None else [index] if index in self._open else []
         self._open.difference_update(indices)
         self._forget([self._ids[i] for i in indices])
+
+    def _put(self, item: tuple[int, Delta] | Exception) -> None:
+        self._here.append(item)
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    async def _something(self) -> None:
+        """Wait until there is something to take."""
+        while not self._here:
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+
+    def _take(self) -> tuple[int, Delta] | None:
+        """The next item; None for one of a sequence that has ended. Raises what `fail` was given."""
+        item = self._here.popleft()
+        if isinstance(item, Exception):
+            self._open.clear()
+            raise item
+        index, delta = item
+        if index not in self._open:
+            return None
+        if delta.finish_reason is not None:
+            self._open.discard(index)
+        return item
 
 
 class OpenRequest:

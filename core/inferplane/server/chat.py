@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from inferplane_api.step import TokenLogprobs
 
 
+_PIECE = b',"delta":{"content":', b'},"logprobs":null,"finish_reason":null'
+"""What stands around the text of a choice that goes on."""
+
+
 async def create_chat_completion(context: ServerContext, request: Request, body: ChatBody) -> Response:
     """The route's work. Raises ApiError."""
     model = check_model(body.model, context.prepared.served_names)
@@ -129,26 +133,31 @@ class _Answer:
         """The answer of a request with stream: the roles, then what every token adds."""
         body = self._body
         usage = stream_usage(self._context, body)
-        frame = ChunkFrame(self._id, "chat.completion.chunk", self._created, self._model, usage.final)
+        frame = ChunkFrame(self._id, "chat.completion.chunk", self._created, self._model, usage.final, _PIECE)
         every_chunk = bool(body.logprobs or body.return_token_ids or usage.continuous)
         begun = False
         async with aclosing(generation.chunks()) as increments:
-            async for index, increment, _ in increments:
+            async for gained in increments:
+                chunks: list[bytes] = []
                 if not begun:
                     begun = True
-                    for chunk in self._opening(generation, frame, usage.continuous):
-                        yield chunk
-                if not increment.text and increment.finish_reason is None and not every_chunk:
-                    continue
-                choice = self._chunk(index, increment)
-                yield frame.chunk(choice, generation.usage_of(index) if usage.continuous else None)
+                    chunks = self._opening(generation, frame, usage.continuous)
+                for index, increment, _ in gained:
+                    if increment.finish_reason is None and not every_chunk:
+                        if increment.text:
+                            chunks.append(frame.piece(index, increment.text))
+                        continue
+                    now = generation.usage_of(index, increment.num_tokens) if usage.continuous else None
+                    chunks.append(frame.chunk(self._chunk(index, increment), now))
+                if chunks:
+                    yield b"".join(chunks)
         if usage.final:
             yield frame.usage(generation.usage(), generation.metrics())
         yield DONE
 
     def _opening(self, generation: Generation, frame: ChunkFrame, continuous: bool) -> list[bytes]:
         """The role of every choice, then the echoed text."""
-        rest = b'},"logprobs":null,"finish_reason":null'
+        before, rest = _PIECE
         usage = generation.usage_at_start() if continuous else None
         ids = {"prompt_token_ids": generation.prompts[0].token_ids} if self._body.return_token_ids else None
         chunks = []
@@ -156,7 +165,7 @@ class _Answer:
             choice = b"%d" % index + b',"delta":{"role":' + encode(self._role) + b',"content":""' + rest
             chunks.append(frame.chunk(choice, usage, ids))
         if self._echoed:
-            text = b',"delta":{"content":' + encode(self._echoed) + rest
+            text = before + encode(self._echoed) + rest
             chunks += [frame.chunk(b"%d" % index + text, usage) for index in range(generation.num_sequences)]
         return chunks
 

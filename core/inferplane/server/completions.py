@@ -39,10 +39,16 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from inferplane.client.outputs import Increment
+    from inferplane.messages import Delta
     from inferplane.server.context import ServerContext
     from inferplane.server.generation import Finished
     from inferplane.server.schema import CompletionBody
     from inferplane_api.step import TokenLogprobs
+
+
+_PIECE = b',"text":', b',"logprobs":null,"finish_reason":null,"stop_reason":null'
+"""What stands around the text of a choice that goes on."""
 
 
 async def create_completion(context: ServerContext, request: Request, body: CompletionBody) -> Response:
@@ -192,28 +198,38 @@ class _Answer:
         """The answer of a request with stream."""
         body = self._body
         usage = stream_usage(self._context, body)
-        frame = ChunkFrame(self._id, "text_completion", self._created, self._model, usage.final)
+        frame = ChunkFrame(self._id, "text_completion", self._created, self._model, usage.final, _PIECE)
         begun = [False] * generation.num_sequences
         every_chunk = body.logprobs is not None or body.return_token_ids or usage.continuous
         async with aclosing(generation.chunks()) as increments:
-            async for index, increment, delta in increments:
-                text, first = increment.text, not begun[index]
-                if first:
-                    begun[index] = True
-                    text = self._echoed(generation.prompts[index // generation.n]) + text
-                if not text and increment.finish_reason is None and not every_chunk:
-                    continue
-                choice = b"%d" % index + b',"text":' + encode(text)
-                logprobs = self._logprobs(index, increment.token_ids, increment.logprobs, delta.prompt_logprobs, first)
-                choice += b',"logprobs":' + (b"null" if logprobs is None else encode(logprobs))
-                choice += b',"finish_reason":' + encode(increment.finish_reason)
-                choice += b',"stop_reason":' + encode(increment.stop_reason)
-                if body.return_token_ids:
-                    choice += b',"token_ids":' + encode(increment.token_ids)
+            async for gained in increments:
+                chunks: list[bytes] = []
+                for index, increment, delta in gained:
+                    text, first = increment.text, not begun[index]
                     if first:
-                        prompt = generation.prompts[index // generation.n]
-                        choice += b',"prompt_token_ids":' + encode(prompt.token_ids)
-                yield frame.chunk(choice, generation.usage_of(index) if usage.continuous else None)
+                        begun[index] = True
+                        text = self._echoed(generation.prompts[index // generation.n]) + text
+                    if increment.finish_reason is None and not every_chunk:
+                        if text:
+                            chunks.append(frame.piece(index, text))
+                        continue
+                    now = generation.usage_of(index, increment.num_tokens) if usage.continuous else None
+                    chunks.append(frame.chunk(self._chunk(index, text, increment, delta, first), now))
+                if chunks:
+                    yield b"".join(chunks)
         if usage.final:
             yield frame.usage(generation.usage(), generation.metrics())
         yield DONE
+
+    def _chunk(self, index: int, text: str, increment: Increment, delta: Delta, first: bool) -> bytes:
+        logprobs = self._logprobs(index, increment.token_ids, increment.logprobs, delta.prompt_logprobs, first)
+        choice = b"%d" % index + b',"text":' + encode(text)
+        choice += b',"logprobs":' + (b"null" if logprobs is None else encode(logprobs))
+        choice += b',"finish_reason":' + encode(increment.finish_reason)
+        choice += b',"stop_reason":' + encode(increment.stop_reason)
+        if self._body.return_token_ids:
+            choice += b',"token_ids":' + encode(increment.token_ids)
+            if first:
+                prompt = self._generation.prompts[index // self._generation.n]
+                choice += b',"prompt_token_ids":' + encode(prompt.token_ids)
+        return choice

@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from contextlib import aclosing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -67,6 +67,10 @@ class Finished(NamedTuple):
     prompt_logprobs: list[TokenLogprobs | None] | None
     finish_reason: str | None
     stop_reason: int | str | None
+
+
+Gained: TypeAlias = "tuple[int, Increment, Delta]"
+"""The sequence, what a delta adds to it, and the delta."""
 
 
 class _Sequence(NamedTuple):
@@ -186,6 +190,8 @@ class Generation:
         context.metrics.params_n.observe(self.n)
         self._request_id = body.request_id or unique
         self._interval = stream_interval(context, body)
+        self._begun = False
+        """Some sequence has a token."""
         self._cause = "disconnect"
         """Why what has not finished was ended: one of the metrics' ABORTS."""
         self._texts: list[list[str]] | None = [[] for _ in self._requests] if context.request_log.outputs else None
@@ -194,10 +200,11 @@ class Generation:
         for request in self._requests[:1]:
             context.metrics.params_max_tokens.observe(request.params.max_tokens or 0)
 
-    async def increments(self) -> AsyncGenerator[tuple[int, Increment, Delta], None]:
-        """Submit, and give what every delta adds. Closing it early aborts what still runs.
+    async def increments(self) -> AsyncGenerator[list[Gained], None]:
+        """Submit, and give what the deltas add, all that came at once together. Closing it early aborts what runs.
 
-        Raises QueueFull or EngineDead, or ApiError 500 when the engine gives a sequence up.
+        Raises QueueFull or EngineDead, or ApiError 500 when the engine gives a sequence up; first it gives what came
+        before that.
         """
         self._context.require_ready()
         stream = self._submit()
@@ -208,25 +215,18 @@ class Generation:
             seconds = self._claim.request_timeout
             late = TookTooLong(f"the request is not done after the {seconds:g} s that it may take")
             timer = asyncio.get_running_loop().call_later(left, stream.fail, late)
-        begun = False
         try:
-            async for index, delta in stream:
-                sequence = self._sequences[index]
-                if sequence.assembler.finished:
-                    continue
-                increment = sequence.assembler.push(delta)
-                if delta.queue_seconds is not None:
-                    cached = delta.num_cached_tokens or 0
-                    sequence.timer.scheduled(delta.queue_seconds, sequence.num_prompt_tokens, cached)
-                sequence.timer.tokens(len(increment.token_ids), time.monotonic())
-                if self._texts is not None:
-                    self._log_output(index, increment)
-                if increment.finish_reason is not None:
-                    if increment.abort:
-                        stream.abort(index)
-                    self._finish(sequence, increment.finish_reason, delta, begun)
-                begun = begun or bool(increment.token_ids)
-                yield index, increment, delta
+            async with aclosing(stream.steps()) as steps:
+                async for step in steps:
+                    gained: list[Gained] = []
+                    try:
+                        self._take(stream, step, gained)
+                    except ApiError:
+                        if gained:
+                            yield gained
+                        raise
+                    if gained:
+                        yield gained
         except InferplaneError as error:
             self._cause = "timeout" if isinstance(error, TookTooLong) else "engine"
             raise
@@ -237,7 +237,29 @@ class Generation:
             stream.abort()
             self._measure_end()
 
-    def _finish(self, sequence: _Sequence, reason: str, delta: Delta, begun: bool) -> None:
+    def _take(self, stream: RequestStream, step: list[tuple[int, Delta]], gained: list[Gained]) -> None:
+        """Append what the deltas add. Raises ApiError where one ends the request."""
+        now = time.monotonic()
+        for index, delta in step:
+            sequence = self._sequences[index]
+            assembler, timer = sequence.assembler, sequence.timer
+            if assembler.finished:
+                continue
+            increment = assembler.push(delta)
+            if delta.queue_seconds is not None:
+                timer.scheduled(delta.queue_seconds, sequence.num_prompt_tokens, delta.num_cached_tokens or 0)
+            timer.tokens(len(increment.token_ids), now)
+            if self._texts is not None:
+                self._log_output(index, increment)
+            if increment.finish_reason is not None:
+                if increment.abort:
+                    stream.abort(index)
+                self._finish(sequence, increment.finish_reason, delta)
+            if increment.token_ids:
+                self._begun = True
+            gained.append((index, increment, delta))
+
+    def _finish(self, sequence: _Sequence, reason: str, delta: Delta) -> None:
         """Raises ApiError where the sequence's end is that of the request."""
         self._measure(sequence, reason)
         if reason == "error":
@@ -246,7 +268,7 @@ class Generation:
         if reason == "abort":
             self._cause = "shutdown"
             self._context.metrics.aborted("shutdown")
-            if not begun:
+            if not self._begun:
                 raise shutting_down()
 
     def _measure(self, sequence: _Sequence, reason: str) -> None:
@@ -302,21 +324,19 @@ class Generation:
         """All sequences, whole."""
         parts: list[list[Increment]] = [[] for _ in self._sequences]
         prompt_logprobs: list[list[TokenLogprobs | None] | None] = [None] * len(parts)
-        increments = self.increments()
-        try:
-            async for index, increment, delta in increments:
-                if increment.finish_reason == "abort":
-                    # Half an answer must not look like a whole one.
-                    raise shutting_down()
-                parts[index].append(increment)
-                if delta.prompt_logprobs is not None:
-                    prompt_logprobs[index] = delta.prompt_logprobs
-        finally:
-            await increments.aclose()
+        async with aclosing(self.increments()) as increments:
+            async for gained in increments:
+                for index, increment, delta in gained:
+                    if increment.finish_reason == "abort":
+                        # Half an answer must not look like a whole one.
+                        raise shutting_down()
+                    parts[index].append(increment)
+                    if delta.prompt_logprobs is not None:
+                        prompt_logprobs[index] = delta.prompt_logprobs
         # The first of a prompt's sequences scores it for all.
         return [_joined(some, prompt_logprobs[index - index % self.n]) for index, some in enumerate(parts)]
 
-    def chunks(self) -> AsyncGenerator[tuple[int, Increment, Delta], None]:
+    def chunks(self) -> AsyncGenerator[list[Gained], None]:
         """`increments`, with as many tokens in each as the server's owner or the client asks for."""
         return self.increments() if self._interval == 1 else _gathered(self.increments(), self._interval)
 
@@ -336,11 +356,10 @@ class Generation:
         """Before the first token."""
         return self._usage(self._num_prompt_tokens, 0, 0)
 
-    def usage_of(self, index: int) -> Usage:
-        """Of one sequence so far."""
+    def usage_of(self, index: int, num_tokens: int) -> Usage:
+        """Of one sequence, when it had so many tokens."""
         sequence = self._sequences[index]
-        assembler = sequence.assembler
-        return self._usage(sequence.num_prompt_tokens, assembler.num_tokens, assembler.num_cached_tokens)
+        return self._usage(sequence.num_prompt_tokens, num_tokens, sequence.assembler.num_cached_tokens)
 
     def _usage(self, num_prompt_tokens: int, num_tokens: int, num_cached_tokens: int) -> Usage:
         return usage_of_tokens(self._context, num_prompt_tokens, num_tokens, num_cached_tokens)
@@ -378,20 +397,24 @@ def stream_interval(context: ServerContext, body: GenerationBody) -> int:
 
 
 async def _gathered(
-    increments: AsyncGenerator[tuple[int, Increment, Delta], None], interval: int
-) -> AsyncGenerator[tuple[int, Increment, Delta], None]:
+    increments: AsyncGenerator[list[Gained], None], interval: int
+) -> AsyncGenerator[list[Gained], None]:
     """The first token of a sequence at once, then `interval` of them together, and what is left with the end."""
     begun: set[int] = set()
     held: dict[int, Increment] = {}
     async with aclosing(increments):
-        async for index, increment, delta in increments:
-            if index in held:
-                increment = held.pop(index).then(increment)
-            if index in begun and increment.finish_reason is None and len(increment.token_ids) < interval:
-                held[index] = increment
-                continue
-            begun.add(index)
-            yield index, increment, delta
+        async for gained in increments:
+            given: list[Gained] = []
+            for index, increment, delta in gained:
+                if index in held:
+                    increment = held.pop(index).then(increment)
+                if index in begun and increment.finish_reason is None and len(increment.token_ids) < interval:
+                    held[index] = increment
+                    continue
+                begun.add(index)
+                given.append((index, increment, delta))
+            if given:
+                yield given
 
 
 def _joined(parts: list[Increment], prompt_logprobs: list[TokenLogprobs | None] | None) -> Finished:

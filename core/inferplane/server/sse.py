@@ -38,13 +38,33 @@ def event(data: bytes) -> bytes:
 
 
 class ChunkFrame:
-    """The parts of a stream's chunks that never change, encoded once: `head + choice + tail`."""
+    """The parts of a stream's chunks that never change, encoded once."""
 
-    def __init__(self, response_id: str, kind: str, created: int, model: str, include_usage: bool) -> None:
+    def __init__(
+        self,
+        response_id: str,
+        kind: str,
+        created: int,
+        model: str,
+        include_usage: bool,
+        around_text: tuple[bytes, bytes] = (b"", b""),
+    ) -> None:
+        """around_text: the parts of a choice, behind its index, in which a text stands that goes on."""
         fixed = encode({"id": response_id, "object": kind, "created": created, "model": model})
         self._open = b"data: " + fixed[:-1]
         self._head = self._open + b',"choices":[{"index":'
         self._tail = b'}],"usage":null}\n\n' if include_usage else b"}]}\n\n"
+        self._before, after = around_text
+        self._after = after + self._tail
+        self._heads: dict[int, bytes] = {}
+        """By index, all that stands before the text."""
+
+    def piece(self, index: int, text: str) -> bytes:
+        """The chunk of a choice that has nothing to tell but its next piece of text."""
+        head = self._heads.get(index)
+        if head is None:
+            head = self._heads[index] = self._head + b"%d" % index + self._before
+        return head + encode(text) + self._after
 
     def chunk(self, choice: bytes, usage: Usage | None = None, extra: Mapping[str, Any] | None = None) -> bytes:
         """choice: a choice's object behind `{"index":`, without its closing brace; extra: fields beside choices."""
@@ -95,8 +115,8 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Sends events as they come. The status goes out with the first one, so a failure before it has its own status;
-    a failure after it is an error event, and the stream ends."""
+    """Sends events as they come, one or several in a piece. The status goes out with the first one, so a failure before
+    it has its own status; a failure after it is an error event, and the stream ends."""
 
     media_type = "text/event-stream"
 

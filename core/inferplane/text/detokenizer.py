@@ -59,6 +59,8 @@ class Detokenizer:
         if self._stream is None:
             self._num_tokens += len(token_ids)
             return Increment("", None, len(token_ids))
+        if len(token_ids) == 1:
+            return self._push_one(token_ids[0], stopped_by_token)
         left_out = len(token_ids) - 1 if stopped_by_token and not self._include_stop else -1
         parts = []
         for index, token_id in enumerate(token_ids):
@@ -70,6 +72,15 @@ class Detokenizer:
             if self.stop is not None:
                 return Increment("".join(parts), self.stop, index + 1)
         return Increment("".join(parts), None, len(token_ids))
+
+    def _push_one(self, token_id: int, stopped_by_token: bool) -> Increment:
+        """As every step of a decode does, without a list."""
+        assert self._stream is not None
+        self._num_tokens += 1
+        text = "" if stopped_by_token and not self._include_stop else self._stream.push(token_id)
+        if self._stops is not None:
+            text, self.stop = self._stops.feed(text, armed=self._num_tokens > self._min_tokens)
+        return Increment(text, self.stop, 1)
 
     def finish(self) -> str:
         """The end of the text, once no more tokens come: what was held back. A cut character becomes U+FFFD."""
@@ -93,7 +104,7 @@ class TextStream:
         if decoding is None:
             self._pieces = _Windows(tokenizer, spaces_between_special_tokens)
         elif decoding.byte_level:
-            self._pieces = _Bytes(tokenizer, decoding)
+            self._pieces = _Bytes(tokenizer)
         else:
             self._pieces = _Fragments(tokenizer, decoding)
 
@@ -114,14 +125,18 @@ class TextStream:
 class _Bytes:
     """Byte-level vocabularies: UTF-8 over the bytes of all tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, decoding: TokenDecoding) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._decoding = decoding
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._within_character = False
 
     def push(self, token_id: int) -> str:
-        token = self._tokenizer.id_to_token(token_id)
-        return self._utf8.decode(self._decoding.token_bytes(token)) if token is not None else ""
+        piece = self._tokenizer.piece(token_id)
+        if piece.text is not None and not self._within_character:
+            return piece.text
+        text = self._utf8.decode(piece.data)
+        self._within_character = bool(self._utf8.getstate()[0])
+        return text
 
     def finish(self) -> str:
         return self._utf8.decode(b"", final=True)

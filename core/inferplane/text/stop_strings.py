@@ -21,6 +21,7 @@ class StopStrings:
     def __init__(self, stops: Sequence[str], *, include: bool) -> None:
         self._patterns = [_Pattern(stop) for stop in dict.fromkeys(stops)]
         self._include = include
+        self._beginnings = frozenset(pattern.text[0] for pattern in self._patterns)
         self._held = ""
         """The end of the text that may be the beginning of a stop string; with `include` it was given already."""
 
@@ -30,6 +31,9 @@ class StopStrings:
         The stop string itself is left out unless `include`; nothing after it is given. While not `armed`, a stop string
         that is completed does not count.
         """
+        if not self._held and self._beginnings.isdisjoint(text):
+            # Most pieces: nothing is under way, and nothing begins.
+            return text, None
         for index, character in enumerate(text):
             complete = [p.text for p in self._patterns if p.advance(character)]
             if complete and armed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenizers import Tokenizer as _Backend
 
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from inferplane_api.checkpoint import CheckpointCard
 
 _SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+
+
+class TokenPiece(NamedTuple):
+    """A token of a byte-level vocabulary."""
+
+    data: bytes
+    text: str | None
+    """None where the bytes are not whole characters."""
 
 
 class Tokenizer:
@@ -44,6 +52,8 @@ class Tokenizer:
         decoder = backend.decoder
         self.decoding: TokenDecoding | None = read_decoding(json.loads(decoder.__getstate__()) if decoder else None)
         """How single tokens become bytes; None where the library's decoder works on whole texts only."""
+        self._pieces: dict[int, TokenPiece] = {}
+        """Those that were asked for; at most the vocabulary."""
 
     @classmethod
     def from_card(cls, card: CheckpointCard) -> Tokenizer:
@@ -120,6 +130,24 @@ class Tokenizer:
         """The vocabulary's spelling, or None outside the vocabulary."""
         token: str | None = self._backend.id_to_token(index) if index >= 0 else None
         return token
+
+    def piece(self, index: int) -> TokenPiece:
+        """What a token is in a text, where `decoding` is byte-level; nothing outside the vocabulary."""
+        found = self._pieces.get(index)
+        if found is None:
+            found = self._read_piece(index)
+            if 0 <= index < self.vocab_size:
+                self._pieces[index] = found
+        return found
+
+    def _read_piece(self, index: int) -> TokenPiece:
+        token = self.id_to_token(index)
+        assert self.decoding is not None
+        data = b"" if token is None else self.decoding.token_bytes(token)
+        try:
+            return TokenPiece(data, data.decode())
+        except UnicodeDecodeError:
+            return TokenPiece(data, None)
 
     def ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """The vocabulary's spellings; "" outside the vocabulary."""

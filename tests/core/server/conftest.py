@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from inferplane.config import Config
-from inferplane.errors import EngineDead, QueueFull
+from inferplane.errors import EngineDead, InferplaneError, QueueFull
 from inferplane.launch_types import Prepared, Service
 from inferplane.messages import Delta, Stats
 from inferplane.plan.types import Component, Decision, Plan
@@ -83,6 +83,22 @@ class FakeStream:
                 await asyncio.sleep(0)
                 yield index, delta
 
+    async def steps(self) -> AsyncIterator[list[tuple[int, Delta]]]:
+        step: list[tuple[int, Delta]] = []
+        failure: Exception | None = None
+        try:
+            async for item in self:
+                step.append(item)
+                if len(step) == self._client.deltas_at_once:
+                    yield step
+                    step = []
+        except InferplaneError as error:
+            failure = error
+        if step:
+            yield step
+        if failure is not None:
+            raise failure
+
     def abort(self, index: int | None = None) -> None:
         indices = sorted(self._open) if index is None else [index] if index in self._open else []
         self._open.difference_update(indices)
@@ -103,6 +119,7 @@ class FakeClient:
         self.outputs: dict[tuple[int, ...] | None, list[int]] = {None: list(b"Hello")}
         self.error: str | None = None
         self.tokens_per_delta = 1
+        self.deltas_at_once = 1
         self.die_after: int | None = None
         self.hang_after: int | None = None
         self.hanging = asyncio.Event()
