@@ -123,7 +123,7 @@ def serve(config: Config) -> int:
     with contextlib.closing(bind(config.server)) as listener, contextlib.ExitStack() as stack:
         stack.callback(release, config.server)
         status = StartupStatus()
-        responder = LoadingResponder(listener, status, tls_context(config.server))
+        responder = LoadingResponder(listener, status, tls_context(config.server), page=not config.server.disable_page)
         stack.callback(responder.stop)
         planned = make_plan(config)
         _announce(planned)

@@ -325,6 +325,31 @@ def test_the_state_of_the_server(reader: Reader, url: str) -> None:
     assert [line for line in reader.complaints if "ERR_FAILED" not in line] == []
 
 
+def test_a_start_from_its_first_moment(reader: Reader, served: Callable[..., Any], scripted_model: Path) -> None:
+    with served(scripted_model, {"default": list(b"Hi!"), "load_seconds": 4.0}) as server:
+        url = server.wait_listening()
+        reader.open(url, "busy")
+        assert reader.page.locator("#health").inner_text().startswith("Starting: ")
+        reader.page.wait_for_selector("#health[data-state=good]")
+        reader.ask("hello")
+        assert reader.last("words") == "Hi!"
+    with served(scripted_model, {"load_seconds": 4.0}, "--disable-page") as server:
+        assert httpx.get(server.wait_listening() + "/").status_code == 503
+
+
+def test_a_server_that_computes_embeddings(reader: Reader, url: str) -> None:
+    def pooling(route: Route) -> None:
+        info = httpx.get(url + "/server_info").json()
+        (setting,) = [setting for setting in info["selection"]["settings"] if setting["path"] == "model.runner"]
+        setting["value"] = "pooling"
+        route.fulfill(json=info)
+
+    reader.page.route("**/server_info", pooling)
+    page = reader.open(url).page
+    assert "computes embeddings" in page.locator("#mode-note").inner_text()
+    assert page.locator("#prompt").is_disabled()
+
+
 @pytest.mark.parametrize(
     ("body", "state", "words"),
     [

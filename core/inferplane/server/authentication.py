@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from inferplane.server.errors import ApiError
-from inferplane.server.page.route import PAGE_PATH
+from inferplane.server.page.static import PAGE_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

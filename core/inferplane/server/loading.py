@@ -1,7 +1,7 @@
 """Answers HTTP from the first moment of a start until the application takes over: 503, and how far the start is.
 
 A few lines of HTTP/1.1 on a thread of their own, so that they neither wait for the imports of the real server nor slow
-them down. Knows no route but the probes and /startup.
+them down. Knows no route but the probes, /startup and the page, which shows its reader how far the start is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from inferplane.server.page.static import PAGE_PATH, page_headers, read_page
 
 if TYPE_CHECKING:
     import socket
@@ -51,8 +53,11 @@ class StartupStatus:
 class LoadingResponder:
     """Listens from its making until `stop`. The socket goes on listening: who connects meanwhile is not refused."""
 
-    def __init__(self, listener: socket.socket, status: StartupStatus, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, listener: socket.socket, status: StartupStatus, tls: ssl.SSLContext | None = None, *, page: bool = False
+    ) -> None:
         self._status = status
+        self._page = page
         self._tls = tls
         self._loop = asyncio.new_event_loop()
         listener.listen(BACKLOG)
@@ -108,6 +113,10 @@ class LoadingResponder:
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
         described = self._status.describe()
+        if self._page and path == PAGE_PATH.encode() and method in (b"GET", b"HEAD"):
+            html = read_page()
+            body = html.encode() if method == b"GET" else b""
+            return _head(b"200 OK", b"text/html; charset=utf-8", len(html.encode()), page_headers(html)) + body
         if path.endswith(b"/startup") and method == b"GET":
             return _response(b"200 OK", described)
         problem = {
@@ -123,7 +132,11 @@ class LoadingResponder:
 
 def _response(status: bytes, value: dict[str, Any], *, with_body: bool = True) -> bytes:
     body = msgspec.json.encode(value)
-    head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n" % (status, len(body))
-    if not status.startswith(b"200"):
-        head += b"retry-after: %d\r\n" % RETRY_SECONDS
-    return head + b"connection: close\r\n\r\n" + (body if with_body else b"")
+    headers = {} if status.startswith(b"200") else {"retry-after": str(RETRY_SECONDS)}
+    return _head(status, b"application/json", len(body), headers) + (body if with_body else b"")
+
+
+def _head(status: bytes, kind: bytes, length: int, headers: dict[str, str]) -> bytes:
+    lines = b"".join(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in headers.items())
+    head = b"HTTP/1.1 %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n" % (status, kind, length)
+    return head + lines + b"connection: close\r\n\r\n"
