@@ -19,6 +19,9 @@ NATIVE_DTYPES = frozenset({"float32", "bfloat16"})
 NATIVE = frozenset({"native_kernels"})
 """The device feature of a package that was built with its compiled kernels."""
 
+PACKED_WEIGHTS = frozenset({"packed_weights"})
+"""The device feature of a start that did not ask for dequantized weights."""
+
 MAX_GRAPH_ROWS = 64
 
 PLATFORM = PlatformSpec(
@@ -36,6 +39,13 @@ PLATFORM = PlatformSpec(
             name="isa",
             variable="INFERPLANE_CPU_ISA",
             doc="Instruction set of the native kernels: avx512_bf16, avx512, avx2, portable, neon; default: the best.",
+        ),
+        Option(
+            name="weights",
+            default="packed",
+            variable="INFERPLANE_CPU_WEIGHTS",
+            doc="What becomes of quantized weights: packed, multiplied with activations rounded to 8 bits, "
+            "or dequantized to the model's type.",
         ),
     ),
     communicator="gloo",
@@ -95,6 +105,17 @@ NATIVE_LINEAR = KernelSpec(
     schemes=("dense",),
     dtypes=NATIVE_DTYPES,
     requires=NATIVE,
+    score=80,
+)
+
+NATIVE_QUANT = KernelSpec(
+    id="cpu.native_quant",
+    kind="linear",
+    load="inferplane_cpu.native.quant_linear:NativeQuantLinear",
+    platforms=frozenset({"cpu"}),
+    schemes=tuple(f"ggml.{name}" for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")),
+    dtypes=NATIVE_DTYPES,
+    requires=NATIVE | PACKED_WEIGHTS,
     score=80,
 )
 

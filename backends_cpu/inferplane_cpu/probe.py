@@ -16,6 +16,9 @@ MACHINES = frozenset({"x86_64", "amd64", "aarch64", "arm64"})
 NATIVE_FEATURES = {"native_kernels", "graph_capture"}
 """What a build with the compiled kernels has besides."""
 
+WEIGHTS = {"packed": {"packed_weights"}, "dequantized": set[str]()}
+"""Values of the option, and the features each gives."""
+
 _ARCHITECTURES = (
     ("amx_bf16", "amx"),
     ("avx512_bf16", "avx512_bf16"),
@@ -40,10 +43,14 @@ def probe(host: HostInfo) -> ProbeResult:
         have = ", ".join(instruction_sets()) if native else "no native kernels in this build"
         reason = Reason(code="cpu.isa", field="platform_option.isa", want=str(isa), have=have)
         return ProbeResult(state=ProbeState.INCOMPATIBLE, reasons=(reason,))
-    return ProbeResult(state=ProbeState.PRESENT, devices=(device_info(host, native=native),))
+    weights = str(host.options.get("weights", "packed"))
+    if weights not in WEIGHTS:
+        reason = Reason(code="cpu.weights", field="platform_option.weights", want=" or ".join(WEIGHTS), have=weights)
+        return ProbeResult(state=ProbeState.INCOMPATIBLE, reasons=(reason,))
+    return ProbeResult(state=ProbeState.PRESENT, devices=(device_info(host, native=native, weights=weights),))
 
 
-def device_info(host: HostInfo, *, native: bool) -> DeviceInfo:
+def device_info(host: HostInfo, *, native: bool, weights: str = "packed") -> DeviceInfo:
     """The host's processors as one device.
 
     torch computes in every listed type on any of them; `preferred_dtype` says which 16-bit checkpoints are worth
@@ -54,7 +61,9 @@ def device_info(host: HostInfo, *, native: bool) -> DeviceInfo:
     return DeviceInfo(
         name=host.cpu_model or host.machine,
         dtypes=frozenset({"float32", "bfloat16", "float16"}),
-        features=frozenset({"in_place_kv_write", "unified_memory"} | (NATIVE_FEATURES if native else set())),
+        features=frozenset(
+            {"in_place_kv_write", "unified_memory"} | (NATIVE_FEATURES | WEIGHTS[weights] if native else set())
+        ),
         arch=arch,
         preferred_dtype="bfloat16" if fast_bfloat16 else "float32",
     )

@@ -24,6 +24,15 @@ from inferplane_cpu.probe import probe
 GIB = 2**30
 
 
+def test_quantized_weights_are_dequantized_on_demand() -> None:
+    facts: dict[str, Any] = {"os": "linux", "machine": "x86_64", "cpu_model": "A CPU", "cpu_flags": frozenset()}
+    (device,) = probe(HostInfo(**facts, options={"weights": "dequantized"})).devices
+    assert "packed_weights" not in device.features
+    refused = probe(HostInfo(**facts, options={"weights": "thin"}))
+    assert refused.state is ProbeState.INCOMPATIBLE
+    assert "platform_option.weights wants packed or dequantized, has thin" in str(refused.reasons[0])
+
+
 @pytest.mark.parametrize(
     ("machine", "flags", "arch", "preferred"),
     [
@@ -41,7 +50,8 @@ def test_probe_tells_the_instruction_set(machine: str, flags: set[str], arch: st
     assert result.state is ProbeState.PRESENT
     (device,) = result.devices
     assert (device.arch, device.preferred_dtype, device.name) == (arch, preferred, "A CPU")
-    assert device.features == {"in_place_kv_write", "unified_memory", "native_kernels", "graph_capture"}
+    native = {"native_kernels", "graph_capture", "packed_weights"}
+    assert device.features == {"in_place_kv_write", "unified_memory"} | native
     assert preferred in device.dtypes
 
 

@@ -71,7 +71,7 @@ class NativeQuantLinear:
         if too_large.value:
             raise Unsupported(
                 f"a scale of these {weights[0].scheme.name} weights is beyond float16's range",
-                remedy="compute with the dequantized weights: --platform-option quant=off",
+                remedy="compute with the dequantized weights: --platform-option weights=dequantized",
             )
         return PackedBlocks(data, n, k, scheme)
 
