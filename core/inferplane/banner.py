@@ -29,13 +29,13 @@ def _ready(url: str, model: str) -> str:
 
 def _chat(url: str, model: str, header: str, client: str) -> str:
     return f"""curl {url}/v1/chat/completions -H 'Content-Type: application/json'{header} -d '{{
-  "model": "{model}", "messages": [{{"role": "user", "content": "What is the capital of France?"}}],
+  "model": "{model}", "messages": [{{"role": "user", "content": "What is the capital of Japan?"}}],
   "max_tokens": 64, "temperature": 0}}'
 
 from openai import OpenAI
 client = {client}
 answer = client.chat.completions.create(
-    model="{model}", messages=[{{"role": "user", "content": "What is the capital of France?"}}], max_tokens=64,
+    model="{model}", messages=[{{"role": "user", "content": "What is the capital of Japan?"}}], max_tokens=64,
     temperature=0)
 print(answer.choices[0].message.content)
 """

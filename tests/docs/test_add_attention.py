@@ -143,7 +143,7 @@ def generate(path: Path, backend: str | None) -> tuple[list[int], LLM]:
 def test_it_is_taken_when_asked_for_and_gives_the_same_tokens(tiny_llama_dir: Path) -> None:
     want, ordinary = generate(tiny_llama_dir, None)
     got, model = generate(tiny_llama_dir, BACKEND)
-    assert [component.id for component in ordinary.plan.attention] == ["cpu.sdpa"]
+    assert [component.id for component in ordinary.plan.attention] == ["cpu.native"]
     assert [component.id for component in model.plan.attention] == [BACKEND]
     assert got == want
 
@@ -155,7 +155,7 @@ def test_explain_says_why_it_is_not_the_automatic_choice(
     flags = ["--platform", "cpu", "--plugins", "inferplane-cpu", DISTRIBUTION]
     assert main(["explain", "--json", "--model", str(tiny_llama_dir), *flags]) == 0
     record = json.loads(capsys.readouterr().out)
-    decision = next(each for each in record["decisions"] if each["chosen"] == "cpu.sdpa")
+    decision = next(each for each in record["decisions"] if each["chosen"] == "cpu.native")
     loser = next(each for each in decision["losers"] if each["id"] == BACKEND)
     assert loser["reasons"][0]["code"] == "selection.score"
 

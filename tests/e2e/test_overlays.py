@@ -27,12 +27,12 @@ FLASHY = """
 from inferplane_api.spec import *
 ALL = frozenset({"float32", "bfloat16", "float16"})
 SLIDING = AttentionSpec(id="flashy.sliding", load="flashy_run:Counted", platforms=frozenset({"cpu", "acme"}),
-                        kinds=frozenset({"sliding"}), dtypes=ALL, kv_dtypes=ALL, score=70, aliases=("FLASHY",))
+                        kinds=frozenset({"sliding"}), dtypes=ALL, kv_dtypes=ALL, score=90, aliases=("FLASHY",))
 WIDE = AttentionSpec(id="flashy.wide", load="flashy_run:Counted", platforms=frozenset({"cpu"}),
-                     kinds=frozenset({"full", "sliding"}), dtypes=ALL, kv_dtypes=ALL, score=80,
+                     kinds=frozenset({"full", "sliding"}), dtypes=ALL, kv_dtypes=ALL, score=95,
                      head_sizes=HeadSizes(exact=(64, 128)), features=frozenset({"softcap"}))
 PICKY = AttentionSpec(id="flashy.picky", load="flashy_run:Counted", platforms=frozenset({"cpu"}),
-                      kinds=frozenset({"full"}), dtypes=ALL, kv_dtypes=ALL, score=90, check="flashy:check")
+                      kinds=frozenset({"full"}), dtypes=ALL, kv_dtypes=ALL, score=99, check="flashy:check")
 def check(request):
     return Verdict((Reason(code="flashy.heads", field="num_heads", want=str(request.num_heads), have="8"),))
 """
@@ -47,7 +47,7 @@ class Counted(PagedAttention):
 FASTOPS = """
 from inferplane_api.spec import *
 OPS = KernelSpec(id="fastops.ops", kind="ops", load="fastops_run:PROVIDER", platforms=frozenset({"cpu"}),
-                 ops=("gelu_tanh_mul@1", "rms_norm@1"), dtypes=frozenset({"float32"}), score=60)
+                 ops=("gelu_tanh_mul@1", "rms_norm@1"), dtypes=frozenset({"float32"}), score=90)
 """
 FASTOPS_RUN = """
 from inferplane_api.reference import ops
@@ -134,13 +134,13 @@ def test_the_best_score_that_fits_wins_for_each_group(plan_with: Callable[..., P
     plan = plan_with(dtype="float32")
     found = decisions(plan)
     assert found["attention sliding"].chosen == "flashy.sliding"
-    assert found["attention full"].chosen == "cpu.sdpa", "one group's backend does not drag the others along"
+    assert found["attention full"].chosen == "cpu.native", "one group's backend does not drag the others along"
     (sliding,) = (component for component in plan.attention if component.id == "flashy.sliding")
     assert (sliding.distribution, sliding.version, sliding.load) == ("flashy", "1.2", "flashy_run:Counted")
     assert found["op gelu_tanh_mul@1"].chosen == found["op rms_norm@1"].chosen == "fastops.ops"
-    assert found["op rope@1"].chosen == "cpu.ops"
+    assert found["op rope@1"].chosen == "cpu.native_ops"
     assert found["op soft_cap@1"].chosen == "reference.ops"
-    assert reasons(found["op rms_norm@1"], "cpu.ops") == ["selection.score: score wants 60, has 45"]
+    assert reasons(found["op rms_norm@1"], "cpu.ops") == ["selection.score: score wants 90, has 45"]
     assert not {"flashy_run", "fastops_run"} & sys.modules.keys(), "the launcher imports no plugin"
 
 
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused_with_reasons(plan_with: Callable[..., Plan
     assert reasons(full, "flashy.wide") == ["attention.head_size: head_size wants 16, has 128, 64"]
     assert reasons(full, "flashy.picky") == ["flashy.heads: num_heads wants 4, has 8"]
     norm = found["op rms_norm@1"]
-    assert norm.chosen == "cpu.ops"
+    assert norm.chosen == "cpu.native_ops"
     assert reasons(norm, "fastops.ops") == ["kernel.dtype: dtype wants bfloat16, has float32"]
     reference = decisions(plan_with(platform="reference"))
     assert reference["attention sliding"].chosen == "reference.paged", "it is for the platforms that it names"
