@@ -122,7 +122,8 @@ def test_a_real_model(smollm2_path: Path) -> None:
     peer = AutoModelForCausalLM.from_pretrained(
         smollm2_path.parent, gguf_file=smollm2_path.name, dtype=torch.float32
     ).eval()
-    with LLM(str(smollm2_path), platform="cpu", dtype="float32", max_model_len=64) as llm:
+    settings: dict[str, Any] = {"platform": "cpu", "dtype": "float32", "max_model_len": 64}
+    with LLM(str(smollm2_path), platform_option={"weights": "dequantized"}, **settings) as llm:
         assert llm.tokenizer is not None
         prompts = [llm.tokenizer.encode(text) for text in ("The capital of France is", "One, two, three,")]
         params = BeamSearchParams(beam_width=3, max_tokens=6)

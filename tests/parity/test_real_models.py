@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from inferplane import LLM, SamplingParams
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = pytest.mark.models
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 NEW_TOKENS = 64
 PROMPTS = [
@@ -23,6 +24,9 @@ PROMPTS = [
     "1, 1, 2, 3, 5, 8, 13,",
     "Translate to French: good morning ->",
 ]
+DEQUANTIZED = {"weights": "dequantized"}
+"""As transformers computes: packed weights are multiplied with rounded activations."""
+
 PASSAGE = (
     "The lighthouse keeper wrote in his log every evening. He noted the wind, the height of the waves and the ships "
     "that passed, and he never missed a day. "
@@ -47,7 +51,8 @@ def check_model(path: Path, lengths: tuple[int, int]) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     prompts = [tokenizer(text)["input_ids"] for text in PROMPTS] + long_prompts(lengths, tokenizer)
-    with LLM(model=str(path), dtype="float32", max_model_len=max(lengths) + NEW_TOKENS, max_logprobs=-1) as llm:
+    settings: dict[str, Any] = {"dtype": "float32", "max_model_len": max(lengths) + NEW_TOKENS, "max_logprobs": -1}
+    with LLM(model=str(path), platform_option=DEQUANTIZED, **settings) as llm:
         params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=5)
         results = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params)
     reference = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32).eval()
@@ -69,3 +74,21 @@ def test_smollm2(smollm2_path: Path) -> None:
 
 def test_gemma3_beyond_its_window(gemma3_path: Path) -> None:
     check_model(gemma3_path, (600, 700))
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype"), [("smollm2_path", "float32"), ("smollm2_path", "bfloat16"), ("gemma3_path", "bfloat16")]
+)
+def test_packed_weights_read_a_text_as_well_as_dequantized_ones(
+    model: str, dtype: str, request: pytest.FixtureRequest
+) -> None:
+    path, text = request.getfixturevalue(model), (REPOSITORY / "LICENSE").read_text(encoding="utf-8")[:2500]
+
+    def perplexity(options: dict[str, str]) -> float:
+        with LLM(model=str(path), dtype=dtype, max_model_len=2048, platform="cpu", platform_option=options) as llm:
+            (result,) = llm.generate([text], SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0))
+        scores = [next(iter(token.values())).logprob for token in result.prompt_logprobs or [] if token]
+        assert len(scores) > 400
+        return math.exp(-sum(scores) / len(scores))
+
+    assert perplexity({}) == pytest.approx(perplexity(DEQUANTIZED), rel=0.005)
