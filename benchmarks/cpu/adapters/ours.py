@@ -1,0 +1,55 @@
+"""Inferplane in its own process, through its public `LLM`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+
+class Engine:
+    def load(self, settings: dict[str, Any]) -> dict[str, Any]:
+        import torch
+
+        import inferplane
+        from inferplane import LLM
+
+        options = {"platform_option": settings["options"]} if settings.get("options") else {}
+        self.llm = LLM(
+            model=settings["model"],
+            max_model_len=settings["context"],
+            max_num_seqs=settings["max_seqs"],
+            kv_cache_memory_bytes=settings["kv_bytes"],
+            **options,
+        )
+        plan = self.llm.plan
+        notes = [f"activations {plan.dtype}, KV {plan.kv_dtype}"] if hasattr(plan, "kv_dtype") else [plan.dtype]
+        return {"versions": {"inferplane": inferplane.__version__, "torch": torch.__version__}, "notes": notes}
+
+    def prepare(self, requests: list[tuple[list[int], int]], shared: int) -> Callable[[], list[list[int]]]:
+        from inferplane import SamplingParams
+
+        prompts = [{"prompt_token_ids": ids} for ids, _ in requests]
+        params = [
+            SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False)
+            for _, count in requests
+        ]
+
+        def run() -> list[list[int]]:
+            outputs = self.llm.generate(prompts, params, use_tqdm=False)
+            return [list(output.outputs[0].token_ids) for output in outputs]
+
+        return run
+
+    def score(self, text: str) -> tuple[float, int]:
+        from inferplane import SamplingParams
+
+        assert self.llm.tokenizer is not None
+        ids = self.llm.tokenizer.encode(text)
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+        (output,) = self.llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)
+        assert output.prompt_logprobs is not None
+        values = [
+            entry[token].logprob for token, entry in zip(ids, output.prompt_logprobs, strict=True) if entry is not None
+        ]
+        return -math.fsum(values), len(values)
