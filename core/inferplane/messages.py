@@ -77,7 +77,7 @@ ERROR_CODES = ("step_failed", "out_of_memory", "corrupted", "queue_timeout", "no
 waited too long, the cache is too small for it, it could never run, or a logits processor failed."""
 
 
-class Delta(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Delta(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """What a request gained in one step."""
 
     request_id: str

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from inferplane_api.step import TokenLogprobs
 
 
-class Increment(NamedTuple):
+class Increment(msgspec.Struct, frozen=True, gc=False):
     """What one delta adds to a sequence, as a client sees it."""
 
     text: str
@@ -33,8 +33,8 @@ class Increment(NamedTuple):
         logprobs = None
         if self.logprobs is not None and later.logprobs is not None:
             logprobs = self.logprobs + later.logprobs
-        return later._replace(
-            text=self.text + later.text, token_ids=self.token_ids + later.token_ids, logprobs=logprobs
+        return msgspec.structs.replace(
+            later, text=self.text + later.text, token_ids=self.token_ids + later.token_ids, logprobs=logprobs
         )
 
 
@@ -57,6 +57,8 @@ class OutputAssembler:
         if delta.num_cached_tokens is not None:
             self.num_cached_tokens = delta.num_cached_tokens
         token_ids, logprobs, finish = delta.token_ids, delta.logprobs, delta.finish_reason
+        if finish is None and len(token_ids) == 1:
+            return self._push_one(token_ids, logprobs)
         text, stop = self._decode(token_ids, ended_by_token=finish == "stop" and not isinstance(delta.stop_reason, str))
         if stop is not None:
             kept = stop.num_tokens
@@ -72,6 +74,19 @@ class OutputAssembler:
         else:
             self.num_tokens += len(token_ids)
         return Increment(text, token_ids, logprobs, finish, delta.stop_reason, False, self.num_tokens, delta.error)
+
+    def _push_one(self, token_ids: list[int], logprobs: list[TokenLogprobs] | None) -> Increment:
+        """As nearly every delta of a decode."""
+        self.num_tokens += 1
+        detokenizer = self._detokenizer
+        if detokenizer is None:
+            return Increment("", token_ids, logprobs, None, None, False, self.num_tokens)
+        text = detokenizer.push_one(token_ids[0])
+        stop = detokenizer.stop
+        if stop is None:
+            return Increment(text, token_ids, logprobs, None, None, False, self.num_tokens)
+        self.finished = True
+        return Increment(text, token_ids, logprobs, "stop", stop, True, self.num_tokens)
 
     def _decode(self, token_ids: list[int], *, ended_by_token: bool) -> tuple[str, _Stop | None]:
         if self._detokenizer is None or not token_ids:

@@ -231,8 +231,7 @@ class ProcessClient:
                     self.stats = carried_over(self.stats_before, message.stats)
             for request_id in message.started:
                 self._start_request(request_id)
-            for delta in message.deltas:
-                self._deliver(delta)
+            self._deliver(message.deltas)
         elif isinstance(message, Ready):
             self._begin(message)
         elif isinstance(message, ControlReply):
@@ -257,14 +256,16 @@ class ProcessClient:
         for each in self._open.values():
             self._send(each.request)
 
-    def _deliver(self, delta: Delta) -> None:
-        each = self._open.get(delta.request_id)
-        if each is None:
-            return
-        each.produced = True
-        if delta.finish_reason is not None:
-            self._close_request(delta.request_id)
-        each.stream.deliver(each.index, delta)
+    def _deliver(self, deltas: list[Delta]) -> None:
+        get = self._open.get
+        for delta in deltas:
+            each = get(delta.request_id)
+            if each is None:
+                continue
+            each.produced = True
+            if delta.finish_reason is not None:
+                self._close_request(delta.request_id)
+            each.stream.deliver(each.index, delta)
 
     def _start_request(self, request_id: str) -> None:
         each = self._open.get(request_id)

@@ -29,7 +29,10 @@ class Stream:
 
     def deliver(self, index: int, delta: Delta) -> None:
         """Something came for one sequence."""
-        self._put((index, delta))
+        self._here.append((index, delta))
+        waiting = self._waiting
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
 
     def fail(self, error: Exception) -> None:
         """End all sequences; the consumer gets `error` behind what was delivered before."""
@@ -51,7 +54,8 @@ class Stream:
         here = self._here
         try:
             while self._open:
-                await self._something()
+                if not here:
+                    await self._something()
                 step: list[tuple[int, Delta]] = []
                 while here and len(step) < MOST_AT_ONCE:
                     if step and isinstance(here[0], Exception):

@@ -242,21 +242,21 @@ class Generation:
         now = time.monotonic()
         for index, delta in step:
             sequence = self._sequences[index]
-            assembler, timer = sequence.assembler, sequence.timer
+            assembler = sequence.assembler
             if assembler.finished:
                 continue
             increment = assembler.push(delta)
             if delta.queue_seconds is not None:
-                timer.scheduled(delta.queue_seconds, sequence.num_prompt_tokens, delta.num_cached_tokens or 0)
-            timer.tokens(len(increment.token_ids), now)
+                sequence.timer.scheduled(delta.queue_seconds, sequence.num_prompt_tokens, delta.num_cached_tokens or 0)
+            if increment.token_ids:
+                self._begun = True
+                sequence.timer.tokens(len(increment.token_ids), now)
             if self._texts is not None:
                 self._log_output(index, increment)
             if increment.finish_reason is not None:
                 if increment.abort:
                     stream.abort(index)
                 self._finish(sequence, increment.finish_reason, delta)
-            if increment.token_ids:
-                self._begun = True
             gained.append((index, increment, delta))
 
     def _finish(self, sequence: _Sequence, reason: str, delta: Delta) -> None:

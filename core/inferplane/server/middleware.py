@@ -12,6 +12,7 @@ from inferplane.log import get_logger
 from inferplane.server.authentication import route_path
 from inferplane.server.errors import CLIENT_CLOSED, to_api_error
 from inferplane.server.identity import HEADER, identify, request_id
+from inferplane.server.sse import DIRECT_SEND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -33,6 +34,8 @@ class Edge:
         self._metrics = metrics
         self._echo = server.enable_request_id_headers
         self._logs = not server.disable_uvicorn_access_log
+        self._is_innermost = not server.middleware
+        """The user's own, which may look at every piece, would stand between this and the routes."""
         self._unlogged = frozenset(server.disable_access_log_for_endpoints)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,6 +44,8 @@ class Edge:
             await self._app(scope, receive, send)
             return
         identify(scope)
+        if self._is_innermost:
+            scope[DIRECT_SEND] = send
         status = 0
         started = time.monotonic()
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 DONE = b"data: [DONE]\n\n"
+DIRECT_SEND = "inferplane.direct_send"
+"""In the ASGI scope, where nobody on the way wants to see the pieces of an answer: who takes them in the end."""
 encode = msgspec.json.Encoder().encode
 
 
@@ -131,13 +133,16 @@ class EventStream(Response):
 
     async def _pump(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
+        # The start of the answer takes the whole way; that a piece passes every layer again would cost as much as
+        # making it.
+        send_piece: Send = scope.get(DIRECT_SEND, send)
         try:
             async with aclosing(self._events) as events:
                 async for data in events:
                     if not started:
                         started = True
                         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                    await send_piece({"type": "http.response.body", "body": data, "more_body": True})
         except Exception as error:
             answer = to_api_error(error, self._error_names, request_id=request_id(scope))
             if not started:

@@ -59,8 +59,6 @@ class Detokenizer:
         if self._stream is None:
             self._num_tokens += len(token_ids)
             return Increment("", None, len(token_ids))
-        if len(token_ids) == 1:
-            return self._push_one(token_ids[0], stopped_by_token)
         left_out = len(token_ids) - 1 if stopped_by_token and not self._include_stop else -1
         parts = []
         for index, token_id in enumerate(token_ids):
@@ -73,14 +71,19 @@ class Detokenizer:
                 return Increment("".join(parts), self.stop, index + 1)
         return Increment("".join(parts), None, len(token_ids))
 
-    def _push_one(self, token_id: int, stopped_by_token: bool) -> Increment:
-        """As every step of a decode does, without a list."""
-        assert self._stream is not None
+    def push_one(self, token_id: int) -> str:
+        """The same for one token that ends nothing, as every step of a decode has; see `stop` afterwards."""
+        if self.stop is not None:
+            return ""
         self._num_tokens += 1
-        text = "" if stopped_by_token and not self._include_stop else self._stream.push(token_id)
-        if self._stops is not None:
-            text, self.stop = self._stops.feed(text, armed=self._num_tokens > self._min_tokens)
-        return Increment(text, self.stop, 1)
+        if self._stream is None:
+            return ""
+        text = self._stream.push(token_id)
+        stops = self._stops
+        if stops is None or (not stops.held and stops.beginnings.isdisjoint(text)):
+            return text
+        text, self.stop = stops.feed(text, armed=self._num_tokens > self._min_tokens)
+        return text
 
     def finish(self) -> str:
         """The end of the text, once no more tokens come: what was held back. A cut character becomes U+FFFD."""
@@ -97,7 +100,6 @@ class TextStream:
     """Decoding token by token. All pieces and `finish` put together are the text of the ids."""
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool, spaces_between_special_tokens: bool) -> None:
-        self._tokenizer = tokenizer
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
         decoding = tokenizer.decoding
         self._pieces: _Bytes | _Fragments | _Windows
@@ -107,10 +109,11 @@ class TextStream:
             self._pieces = _Bytes(tokenizer)
         else:
             self._pieces = _Fragments(tokenizer, decoding)
+        self._push = self._pieces.push
 
     def push(self, token_id: int) -> str:
         """The characters that this token completes."""
-        return "" if token_id in self._skipped else self._pieces.push(token_id)
+        return "" if token_id in self._skipped else self._push(token_id)
 
     def finish(self) -> str:
         """What is still held back."""
@@ -127,10 +130,14 @@ class _Bytes:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._whole = tokenizer.whole_texts
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._within_character = False
 
     def push(self, token_id: int) -> str:
+        whole = self._whole.get(token_id)
+        if whole is not None and not self._within_character:
+            return whole
         piece = self._tokenizer.piece(token_id)
         if piece.text is not None and not self._within_character:
             return piece.text
@@ -154,9 +161,13 @@ class _Fragments:
         self._decoding = decoding
         self._strip = decoding.strip_left
         self._at_start = True
+        self._whole = tokenizer.whole_texts
         self._run = b""
 
     def push(self, token_id: int) -> str:
+        whole = self._whole.get(token_id)
+        if whole is not None and not (self._at_start or self._run or self._strip):
+            return whole
         token = self._tokenizer.id_to_token(token_id)
         if token is None:
             return ""
@@ -164,7 +175,10 @@ class _Fragments:
             self._run += self._decoding.token_bytes(token)
             text = self._complete_characters()
         else:
-            text = self._end_run() + self._text(token)
+            text = self._text(token)
+            if not self._at_start:
+                self._whole[token_id] = text
+            text = self._end_run() + text
         self._at_start = False
         return self._stripped(text)
 

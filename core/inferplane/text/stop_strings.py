@@ -21,9 +21,10 @@ class StopStrings:
     def __init__(self, stops: Sequence[str], *, include: bool) -> None:
         self._patterns = [_Pattern(stop) for stop in dict.fromkeys(stops)]
         self._include = include
-        self._beginnings = frozenset(pattern.text[0] for pattern in self._patterns)
-        self._held = ""
-        """The end of the text that may be the beginning of a stop string; with `include` it was given already."""
+        self.beginnings = frozenset(pattern.text[0] for pattern in self._patterns)
+        self.held = ""
+        """The end of the text that may be the beginning of a stop string; with `include` it was given already. While it
+        is empty, a piece without any of `beginnings` changes nothing."""
 
     def feed(self, text: str, *, armed: bool) -> tuple[str, str | None]:
         """Take a piece; return what can be given now and the stop string that is complete, if one is.
@@ -31,7 +32,7 @@ class StopStrings:
         The stop string itself is left out unless `include`; nothing after it is given. While not `armed`, a stop string
         that is completed does not count.
         """
-        if not self._held and self._beginnings.isdisjoint(text):
+        if not self.held and self.beginnings.isdisjoint(text):
             # Most pieces: nothing is under way, and nothing begins.
             return text, None
         for index, character in enumerate(text):
@@ -39,22 +40,22 @@ class StopStrings:
             if complete and armed:
                 stop = max(complete, key=len)
                 return self._cut(text[: index + 1], stop), stop
-        whole = self._held + text
+        whole = self.held + text
         length = max(p.matched for p in self._patterns)
-        held, self._held = self._held, whole[len(whole) - length :]
+        held, self.held = self.held, whole[len(whole) - length :]
         if self._include:
             return whole[len(held) :], None
         return whole[: len(whole) - length], None
 
     def flush(self) -> str:
         """What was held back, once no more text comes."""
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         return "" if self._include else held
 
     def _cut(self, text: str, stop: str) -> str:
         if self._include:
             return text
-        whole = self._held + text
+        whole = self.held + text
         return whole[: len(whole) - len(stop)]
 
 

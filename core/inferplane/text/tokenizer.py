@@ -54,6 +54,8 @@ class Tokenizer:
         """How single tokens become bytes; None where the library's decoder works on whole texts only."""
         self._pieces: dict[int, TokenPiece] = {}
         """Those that were asked for; at most the vocabulary."""
+        self.whole_texts: dict[int, str] = {}
+        """Of those, the texts of tokens that are whole characters behind whole characters: filled by who decodes."""
 
     @classmethod
     def from_card(cls, card: CheckpointCard) -> Tokenizer:
@@ -138,6 +140,8 @@ class Tokenizer:
             found = self._read_piece(index)
             if 0 <= index < self.vocab_size:
                 self._pieces[index] = found
+                if found.text is not None:
+                    self.whole_texts[index] = found.text
         return found
 
     def _read_piece(self, index: int) -> TokenPiece:
