@@ -39,6 +39,7 @@ class Reader(asyncio.Protocol):
         self._left = repeats
         self._done = done
         self._tail = b""
+        """The last bytes before, in which an event or the end may begin."""
         self.events = 0
         self.status = b""
 
@@ -49,10 +50,11 @@ class Reader(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.status = self.status or data[:12]
+        data = self._tail + data
+        # Five bytes cannot hold the six that are counted.
         self.events += data.count(b"data: ")
+        self._tail = data[-5:]
         # The last chunk of an answer is empty.
-        tail = self._tail + data[-5:]
-        self._tail = tail[-5:]
         if self._tail == b"0\r\n\r\n":
             self._tail = b""
             self._left -= 1
@@ -74,13 +76,14 @@ async def drive(url: str, body: bytes, concurrency: int, repeats: int) -> dict[s
     loop = asyncio.get_running_loop()
     ends = [loop.create_future() for _ in range(concurrency)]
     readers = [Reader(request, repeats, end) for end in ends]
-    began = time.perf_counter()
+    began, cpu_before = time.perf_counter(), time.process_time()
     for reader in readers:
         await loop.create_connection(lambda reader=reader: reader, parts.hostname, parts.port)
     await asyncio.gather(*ends)
     seconds = time.perf_counter() - began
     assert {reader.status for reader in readers} == {b"HTTP/1.1 200"}, {reader.status for reader in readers}
-    return {"events": sum(reader.events for reader in readers), "seconds": seconds}
+    cpu = time.process_time() - cpu_before
+    return {"events": sum(reader.events for reader in readers), "seconds": seconds, "client_cpu": cpu}
 
 
 def serve_bare(num_chunks: int, size: int) -> None:
@@ -156,6 +159,7 @@ def summarize(found: list[dict[str, Any]], tokens: int) -> dict[str, float]:
         "tokens_per_second": round(statistics.median(tokens / run["seconds"] for run in found)),
         "server_cpu_us_per_token": round(statistics.median(run["server_cpu"] / tokens * 1e6 for run in found), 2),
         "engine_cpu_us_per_token": round(statistics.median(run["engine_cpu"] / tokens * 1e6 for run in found), 2),
+        "client_cpu_us_per_token": round(statistics.median(run["client_cpu"] / tokens * 1e6 for run in found), 2),
     }
 
 
@@ -176,7 +180,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         model = write_checkpoint(Path(folder) / "model", words=WORDS, max_position=2 * arguments.max_tokens + 256)
         script = Path(folder) / "script.json"
-        script.write_text(json.dumps({"default": list(range(VOCAB_SIZE, VOCAB_SIZE + len(WORDS)))}))
+        tokens = list(range(VOCAB_SIZE, VOCAB_SIZE + len(WORDS)))
+        script.write_text(json.dumps({"default": tokens, "delay": arguments.step_ms / 1000}))
         serve = ["-m", "inferplane", "serve", str(model), "--platform", "scripted", "--port", "0"]
         serve += ["--served-model-name", "scripted", "--platform-option", f"script={script}"]
         serve += ["--max-num-seqs", str(arguments.concurrency), *arguments.flags]
@@ -221,6 +226,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=500)
     parser.add_argument("--repeats", type=int, default=4, help="requests of each connection in one run")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--step-ms", type=float, default=0.0, help="what the engine waits in every step")
     parser.add_argument("--chunk-bytes", type=int, default=215, help="size of the bare stream's chunks")
     parser.add_argument("--drive", nargs=3, metavar=("URL", "CONCURRENCY", "REPEATS"), help=argparse.SUPPRESS)
     parser.add_argument("--bare", nargs=2, type=int, help=argparse.SUPPRESS)
