@@ -98,7 +98,7 @@ def _dataset_flags(group: Any) -> None:
 
 def _report_flags(group: Any) -> None:
     group.add_argument(
-        "--percentile-metrics", default="ttft,tpot,itl", metavar="LIST", help="[ttft,tpot,itl]; e2el too"
+        "--percentile-metrics", default="ttft,tpot,itl,e2el", metavar="LIST", help="some of [ttft,tpot,itl,e2el]"
     )
     group.add_argument("--metric-percentiles", default="99", metavar="LIST", help="such as 50,99.9 [99]")
     group.add_argument("--goodput", nargs="+", default=[], metavar="METRIC:MS", help="ttft, tpot, e2el in ms")

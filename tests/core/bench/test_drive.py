@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
+import trustme
 
 from inferplane.bench.datasets import Sample
 from inferplane.bench.drive import Load, drive, endpoint_url, first_model, make_pool, probe
@@ -13,6 +17,8 @@ from inferplane.bench.statistics import failures_of, samples_of
 from inferplane.errors import InferplaneError, InvalidValue
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from inferplane.bench.statistics import Outcome
     from tests.core.bench.conftest import FakeServer
 
@@ -129,6 +135,37 @@ async def test_the_first_request_tells_what_is_wrong(fake: FakeServer) -> None:
 
 def test_the_servers_first_model(fake: FakeServer) -> None:
     assert first_model(fake.url, None) == first_model(fake.url + "/v1/", None) == "listed"
+
+
+def test_the_first_model_of_a_server_that_the_system_trusts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+
+    class Models(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = b'{"data": [{"id": "listed"}]}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *values: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Models) as server:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(tls)
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        url = f"https://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(InferplaneError, match="certificate verify failed"):
+                first_model(url, None)
+            assert first_model(url, None, verify=False) == "listed"
+            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+            assert first_model(url, None) == "listed"
+        finally:
+            server.shutdown()
 
 
 @pytest.mark.parametrize(("base", "path", "url"), [

@@ -50,7 +50,8 @@ def test_the_result_has_vllms_keys(fake: FakeServer, tmp_path: Path, capsys: pyt
     assert result["generated_texts"] == ["ééé"] * 5
     assert fake.bodies[1]["temperature"] == 0.0
     out = capsys.readouterr()
-    for line in ("Serving Benchmark Result", "Successful requests:", "Mean TTFT (ms):", "P99 ITL (ms):"):
+    figures = [f"{figure} {metric.upper()} (ms):" for figure in ("Mean", "Median", "P99") for metric in METRICS]
+    for line in ("Serving Benchmark Result", "Successful requests:", *figures):
         assert line in out.out
     assert "prefix cache" in out.err, "a second run with the same seed would look faster"
 
