@@ -68,8 +68,11 @@ def collect_config(arguments: argparse.Namespace, environ: Mapping[str, str] = o
 
 
 def take_model(arguments: argparse.Namespace) -> None:
-    """The model's position before the flag --model. Raises InvalidValue where a flag of several values took it."""
+    """MODEL as the flag --model. Raises InvalidValue where both are given, or a flag of several values took it."""
     if arguments.model_position is not None:
+        if getattr(arguments, "model", arguments.model_position) != arguments.model_position:
+            problem = f"MODEL says {arguments.model_position!r}"
+            raise InvalidValue("model", arguments.model, problem, remedy="give one of the two")
         arguments.model = arguments.model_position
     elif not hasattr(arguments, "model"):
         _refuse_swallowed_model(arguments)

@@ -123,6 +123,17 @@ def test_a_key_comes_from_the_environment_where_no_flag_gives_one(monkeypatch: p
     assert parse("--api-key", "other").server.api_key == ("other",)
 
 
+def test_two_different_models_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    from inferplane.cli import main
+
+    assert main.main(["serve", "--show-config", "--model", "one", "two"]) == 1
+    error = capsys.readouterr().err
+    assert "model='one'" in error
+    assert "'two'" in error
+    assert main.main(["serve", "--show-config", "--model", "one", "one"]) == 0
+    assert '\nmodel: "one"' in capsys.readouterr().out
+
+
 def test_a_model_swallowed_by_a_flag_is_not_replaced_by_the_default(tmp_path: Path) -> None:
     from inferplane.cli import main
 
