@@ -151,9 +151,10 @@ def _resolve_max_tokens(num_prompt: int, params: SamplingParams, limits: Limits)
 
 def _too_long(num_prompt: int, max_tokens: int | None, limits: Limits) -> ContextTooLong:
     asked = "" if max_tokens is None else f" and max_tokens={max_tokens}"
+    no_room = max_tokens is None or num_prompt >= limits.max_model_len
     return ContextTooLong(
-        "prompt" if max_tokens is None or num_prompt >= limits.max_model_len else "max_tokens",
-        num_prompt if max_tokens is None else max_tokens,
+        "prompt" if no_room else "max_tokens",
+        num_prompt if no_room else max_tokens,
         f"the prompt has {num_prompt} tokens{asked}, and the maximum context length is {limits.max_model_len} tokens",
         remedy="shorten the prompt or lower max_tokens",
     )

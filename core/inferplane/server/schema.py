@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
 
 from inferplane_api.sampling import MAX_LOGPROB_TOKEN_IDS, MAX_PATTERN_SIZE, LogprobsMode
 
@@ -253,11 +253,13 @@ class Conversation(Body):
     documents: list[dict[str, Any]] | None = None
     reasoning_effort: str | None = None
 
-    @model_validator(mode="after")
-    def _one_ending(self) -> Conversation:
-        if self.continue_final_message and self.add_generation_prompt:
-            raise ValueError("continue_final_message and add_generation_prompt cannot both be true")
-        return self
+    @field_validator("continue_final_message")
+    @classmethod
+    def _one_ending(cls, value: bool | None, info: ValidationInfo) -> bool | None:
+        """Of a field, not of the whole body: the answer names it. add_generation_prompt stands before it."""
+        if value and info.data.get("add_generation_prompt"):
+            raise ValueError("cannot be true together with add_generation_prompt=true")
+        return value
 
 
 class ChatBody(Conversation, GenerationBody):

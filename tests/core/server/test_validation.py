@@ -182,7 +182,9 @@ async def post(server: Any, path: str, body: dict[str, Any]) -> Any:
 async def test_two_endings_of_a_prompt_contradict(shared: Any) -> None:
     answer = await shared.chat(add_generation_prompt=True, continue_final_message=True)
     assert answer.status_code == 400
-    assert "continue_final_message" in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == ("continue_final_message", "invalid_value")
+    assert "add_generation_prompt" in error["message"]
 
 
 async def test_a_prompt_that_is_too_long_names_both_numbers(shared: Any) -> None:
@@ -190,6 +192,13 @@ async def test_a_prompt_that_is_too_long_names_both_numbers(shared: Any) -> None
     assert error["code"] == "context_length_exceeded"
     assert "100" in error["message"]
     assert "128" in error["message"]
+    assert (error["param"], error["message"].partition(":")[0]) == ("max_tokens", "max_tokens=100")
+
+
+async def test_a_prompt_that_fills_the_context_is_what_is_too_long(shared: Any) -> None:
+    error = (await shared.complete(prompt="a" * 130, max_tokens=6)).json()["error"]
+    assert error["param"] == "prompt"
+    assert error["message"].startswith("prompt=130: the prompt has 130 tokens and max_tokens=6,")
 
 
 async def test_bad_keys_of_a_bias_are_listed(shared: Any) -> None:
