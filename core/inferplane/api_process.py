@@ -99,7 +99,7 @@ async def _run(launch: WorkerLaunch, status: BinaryIO) -> int:
         os._exit(EXIT_PARENT_GONE)
 
     threading.Thread(target=read, name="parent", daemon=True).start()
-    planned = Planned(config, launch.plan, launch.provenance, [])
+    planned = Planned(config, launch.plan, launch.provenance, launch.timeline)
     prepared = await asyncio.to_thread(prepare_front_end, planned)
     from inferplane.server.app import create_app
     from inferplane.server.run import run_app

@@ -179,7 +179,7 @@ async def _serve_with_workers(planned: Planned, start: _Start) -> int:
     said = planned.config.model_dump_json(exclude_unset=True).encode()
     client = make_client(planned, on_phase=start.status.enter, on_change=lambda: workers.tell(news_of(client)))
     workers = Workers(
-        FrontEnd(server.api_server_count, planned.plan, said, planned.provenance),
+        FrontEnd(server.api_server_count, planned.plan, said, planned.provenance, planned.timeline),
         start.listener,
         news=lambda: news_of(client),
         on_gone=client.release,

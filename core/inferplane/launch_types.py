@@ -36,6 +36,8 @@ class FrontEnd(NamedTuple):
     config: bytes
     """What the user said, as JSON."""
     provenance: str
+    timeline: list[tuple[str, float]]
+    """(phase, seconds) of what came before them."""
 
 
 class Service(NamedTuple):

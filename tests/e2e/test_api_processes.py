@@ -96,6 +96,9 @@ def test_both_answer_count_together_and_one_may_die(scripted_model: Path, served
     with served(scripted_model, {"delay": 0.02}, *TWO, "--log-stats-interval", "0.2") as server:
         url = server.wait_ready()
         assert len(api_processes(server)) == 2
+        starts = [httpx.get(f"{url}/startup").json() for _ in range(6)]
+        phases = {tuple(phase["phase"] for phase in start["front_end"]) for start in starts}
+        assert phases == {("source", "probe", "card", "plan", "tokenizer")}, "the parent's phases too"
         sent = spread(server, url)
         success = ("inferplane:request_success_total", "length")
         counts = {metric(url, success[0], finished_reason=success[1]) for _ in range(10)}

@@ -18,6 +18,8 @@ class WorkerLaunch(msgspec.Struct, frozen=True, kw_only=True):
     config: bytes
     """What the user said, as JSON."""
     provenance: str
+    timeline: list[tuple[str, float]]
+    """(phase, seconds) of the parent's part of the start."""
     listener: int
     cells: int
     """File descriptors, inherited."""

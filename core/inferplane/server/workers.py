@@ -118,6 +118,7 @@ class Workers:
             plan=self._front_end.plan,
             config=self._front_end.config,
             provenance=self._front_end.provenance,
+            timeline=self._front_end.timeline,
             listener=descriptors[0],
             cells=descriptors[1],
             num_rows=len(self._workers),
