@@ -21,7 +21,9 @@ enum IpKind : int32_t {
   IP_QUANT_LINEAR = 8,
   IP_QUANT_PACK = 9,
   IP_QUANT_ROWS = 10,
-  IP_NUM_KINDS = 11,
+  IP_ANGLES = 11,
+  IP_LARGEST = 12,
+  IP_NUM_KINDS = 13,
 };
 
 struct IpOp {
@@ -65,6 +67,27 @@ struct IpRmsNorm {
   int32_t size;          // of the last dimension
   int32_t inner;         // vectors of `size` a row, `size` apart (heads)
   float eps, offset;
+};
+
+// cos, sin [m, half] of position[m] * frequencies, times factor
+struct IpAngles {
+  int64_t rows;
+  const int64_t* positions;
+  const float* frequencies;
+  float* cos;
+  float* sin;
+  int32_t half;
+  float factor;
+};
+
+// The largest of each row [m, n] of float32 and the first place it stands at; NaN where there is one in the row.
+struct IpLargest {
+  int64_t rows;
+  const float* x;
+  float* values;
+  int64_t* ids;
+  int64_t x_stride;
+  int64_t n;
 };
 
 // Rotates [m, heads, size] in halves; elements beyond 2 * half are copied.
@@ -173,6 +196,7 @@ struct IpQuantLinear {
   int64_t x_stride, y_stride;
   int32_t n, k;
   int32_t scheme;
+  int32_t out_f32;         // y is float32 whatever the activations are
 };
 
 // Rows [first, first + count) of a packed matrix of n rows, from blocks as ggml has them; what is not packed must be zero.

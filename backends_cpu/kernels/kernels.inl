@@ -270,6 +270,51 @@ void rms_norm(const void* args, Worker& worker) {
   });
 }
 
+void angles(const void* args, Worker& worker) {
+  const auto& a = *static_cast<const IpAngles*>(args);
+  for_rows(worker, static_cast<int>(a.rows), 16 * static_cast<int64_t>(a.half), [&](int r) {
+    const float position = static_cast<float>(a.positions[r]);
+    float* cos = a.cos + static_cast<int64_t>(r) * a.half;
+    float* sin = a.sin + static_cast<int64_t>(r) * a.half;
+    for (int i = 0; i < a.half; ++i) {
+      const float angle = position * a.frequencies[i];
+      cos[i] = std::cos(angle) * a.factor;
+      sin[i] = std::sin(angle) * a.factor;
+    }
+  });
+}
+
+void largest(const void* args, Worker& worker) {
+  const auto& a = *static_cast<const IpLargest*>(args);
+  for_rows(worker, static_cast<int>(a.rows), a.n, [&](int r) {
+    const float* x = a.x + r * a.x_stride;
+    vf best = splat(-INFINITY);
+    vi at = vi{}, place = vi{}, unordered = vi{};
+    for (int i = 0; i < kLanes; ++i) place[i] = i;
+    int64_t i = 0;
+    for (; i + kLanes <= a.n; i += kLanes, place += kLanes) {
+      const vf v = load<vf>(x + i);
+      const vi more = v > best;
+      best = more ? v : best;
+      at = more ? place : at;
+      unordered |= v != v;
+    }
+    float value = -INFINITY;
+    int64_t id = 0;
+    bool nan = false;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      nan = nan || unordered[lane];
+      if (best[lane] > value || (best[lane] == value && at[lane] < id)) value = best[lane], id = at[lane];
+    }
+    for (; i < a.n; ++i) {
+      nan = nan || x[i] != x[i];
+      if (x[i] > value) value = x[i], id = i;
+    }
+    a.values[r] = nan ? NAN : value;
+    a.ids[r] = id;
+  });
+}
+
 template <class T>
 void rope(const void* args, Worker& worker) {
   const auto& a = *static_cast<const IpRope*>(args);
@@ -383,6 +428,8 @@ Table table() {
   t.run[IP_BF16][IP_KV_WRITE] = kv_write<BF16>;
   t.run[IP_F32][IP_ATTENTION] = attention<F32>;
   t.run[IP_BF16][IP_ATTENTION] = attention<BF16>;
+  t.run[IP_F32][IP_ANGLES] = angles;
+  t.run[IP_F32][IP_LARGEST] = largest;
   add_quant<F32>(t.run[IP_F32]);
   add_quant<BF16>(t.run[IP_BF16]);
   t.quant_packed_bytes = quant_packed_bytes;

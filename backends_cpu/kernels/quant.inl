@@ -235,7 +235,7 @@ void multiply_few(const Activations* x, int64_t stride, const uint8_t* panel, in
   for (int i = 0; i < 2 * R; ++i) result[i] = sums[i];
 }
 
-template <class T, class F>
+template <class T, class F, class Out>
 void quant_panel(const IpQuantLinear& a, const Activations* x, int panel, int first, int last) {
   const int n0 = panel * kPanel, width = std::min(kPanel, a.n - n0), groups = a.k / kGroup32;
   const auto* packed = static_cast<const uint8_t*>(a.packed) + static_cast<int64_t>(panel) * groups * F::kBytes;
@@ -259,8 +259,8 @@ void quant_panel(const IpQuantLinear& a, const Activations* x, int panel, int fi
       multiply_rows<F>(x + begin, a.rows, packed, groups, rows, sums);
     }
     for (int r = 0; r < rows; ++r)
-      store_sums<typename T::Element, T>(at<T>(a.y, (begin + r) * a.y_stride + n0), sums[2 * r] + bias[0],
-                                         sums[2 * r + 1] + bias[1], width);
+      store_sums<Out, T>(static_cast<Out*>(a.y) + (begin + r) * a.y_stride + n0, sums[2 * r] + bias[0],
+                         sums[2 * r + 1] + bias[1], width);
   }
 }
 
@@ -362,8 +362,13 @@ void quant_linear(const void* args, Worker& worker) {
     const int panel_pieces = (panels + step - 1) / step, total = panel_pieces * row_pieces;
     for (int i; (i = worker.take(total)) >= 0;) {
       const int first = i / panel_pieces * row_step, piece = i % panel_pieces;
-      for (int p = piece * step; p < std::min(panels, (piece + 1) * step); ++p)
-        quant_panel<T, F>(a, x, p, first, std::min(rows, first + row_step));
+      for (int p = piece * step; p < std::min(panels, (piece + 1) * step); ++p) {
+        if (a.out_f32) {
+          quant_panel<T, F, float>(a, x, p, first, std::min(rows, first + row_step));
+        } else {
+          quant_panel<T, F, typename T::Element>(a, x, p, first, std::min(rows, first + row_step));
+        }
+      }
     }
   });
 }

@@ -55,6 +55,9 @@ SCHEMAS: Mapping[str, OpSchema] = {
         OpSchema("add_rms_norm", 1, "(x[..., D], residual[..., D], weight[D], eps, offset=0.0) -> (y, sum)", _LOOSE),
         OpSchema("layer_norm", 1, "(x[..., D], weight[D], bias[D] | None, eps) -> [..., D]", _LOOSE),
         OpSchema("rope", 1, "(q[T, H, D], k[T, K, D], cos[T, R/2], sin[T, R/2], interleaved=False) -> (q, k)", _LOOSE),
+        OpSchema(
+            "rope_angles", 1, "(positions[T] int64, frequencies[R/2] float32, factor=1.0) -> (cos, sin) float32", _LOOSE
+        ),
         OpSchema("silu_mul", 1, "(x[..., 2 D]) -> [..., D]", _LOOSE),
         OpSchema("gelu_tanh_mul", 1, "(x[..., 2 D]) -> [..., D]", _LOOSE),
         OpSchema("gelu_mul", 1, "(x[..., 2 D]) -> [..., D]", _LOOSE),
@@ -66,6 +69,7 @@ SCHEMAS: Mapping[str, OpSchema] = {
             requires=frozenset({"in_place_kv_write"}),
         ),
         OpSchema("soft_cap", 1, "(x[...], cap) -> [...]", _LOOSE),
+        OpSchema("largest", 1, "(logits[N, V] float32) -> (values[N] float32, ids[N] int64)", _EXACT),
         OpSchema("log_softmax", 1, "(logits[N, V] float32) -> [N, V] float32", _LOOSE),
         OpSchema("gumbel_noise", 1, "(seeds[N] int64, positions[N] int64, ids[N, C] int64) -> [N, C] float32", _LOOSE),
         OpSchema("apply_token_bitmask", 1, "(logits[N, V], mask[N, ceil(V/32)] int32) -> None", _EXACT),

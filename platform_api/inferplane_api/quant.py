@@ -57,6 +57,14 @@ class LinearKernel(Protocol):
 
 
 @runtime_checkable
+class Float32Products(Protocol):
+    """A LinearKernel that can also give its sums unrounded: core asks it for logits, which are float32 in the end."""
+
+    def apply_float32(self, x: torch.Tensor, packed: Any, bias: torch.Tensor | None) -> torch.Tensor:
+        """As `LinearKernel.apply`, in float32 whatever x's dtype is."""
+
+
+@runtime_checkable
 class GroupedLinearKernel(Protocol):
     """The same for a group of experts, with tokens sorted by expert."""
 

@@ -50,9 +50,10 @@ def test_ops(identifier: str, dtype: str) -> None:
     relative, absolute = schema.tolerances[dtype]
     for case in _attribute(schema.generator)(TYPES[dtype], torch.device("cpu"), torch.Generator().manual_seed(5)):
         exact = {name: _double(value) for name, value in case.items()}
-        for found, expected in zip(_tuple(op(**case)), _tuple(reference(**exact)), strict=True):
-            assert found.dtype == TYPES[dtype]
-            torch.testing.assert_close(found.double(), expected, rtol=relative, atol=absolute)
+        kinds = [value.dtype for value in _tuple(reference(**case))]
+        for found, kind, expected in zip(_tuple(op(**case)), kinds, _tuple(reference(**exact)), strict=True):
+            assert found.dtype == kind
+            torch.testing.assert_close(found.double(), expected.double(), rtol=relative, atol=absolute)
 
 
 def _attribute(path: str) -> Any:
@@ -66,6 +67,13 @@ def _double(value: Any) -> Any:
 
 def _tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
+
+
+def test_not_a_number_is_the_largest() -> None:
+    logits = torch.zeros(3, 49)
+    logits[0, 3] = logits[2, 48] = torch.nan
+    values, _ = PROVIDER.ops()["largest@1"](logits)
+    assert values.isnan().tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -88,6 +96,9 @@ def test_products(dtype: str, shape: tuple[int, int], rows: int) -> None:
         # float32: the sum's rounding grows with its terms; bfloat16: one rounding of the result on top
         limit = 2e-6 * k**0.5 if kind == torch.float32 else 2**-8
         torch.testing.assert_close(found.double(), expected, rtol=limit, atol=limit * 4)
+        unrounded = kernel.apply_float32(x, packed, given)
+        assert torch.equal(unrounded.to(kind), found)
+        torch.testing.assert_close(unrounded.double(), expected, rtol=2e-6 * k**0.5, atol=8e-6 * k**0.5)
     assert kernel.apply(x[:0], packed, None).shape == (0, n + 5)
     assert torch.equal(kernel.apply(x.reshape(1, rows, k), packed, bias)[0], kernel.apply(x, packed, bias))
 

@@ -104,7 +104,10 @@ def test_products(scheme: str, dtype: str, n: int, groups: int, rows: int) -> No
     spread = ((largest / 127).square() / 12 @ squares.t()).sqrt()
     for given in (None, bias):
         expected = exact if given is None else exact + given.double()
-        found = kernel.apply(x, matrix, given).double()
+        unrounded = kernel.apply_float32(x, matrix, given)
+        found = kernel.apply(x, matrix, given)
+        assert torch.equal(unrounded.to(kind), found)
+        found = found.double()
         allowed = limit + (expected.abs() + limit) * (2**-8 if kind == torch.bfloat16 else 2**-18) + 1e-6
         assert ((found - expected).abs() <= allowed).all()
         # Errors of single activations are independent, and must not add up in one direction

@@ -46,16 +46,25 @@ class NativeLinear:
 
     def apply(self, x: torch.Tensor, packed: PackedMatrix, bias: torch.Tensor | None) -> torch.Tensor:
         """x [..., k] gives [..., n], in x's dtype."""
+        return self._product(x, packed, bias, self._dtype)
+
+    def apply_float32(self, x: torch.Tensor, packed: PackedMatrix, bias: torch.Tensor | None) -> torch.Tensor:
+        """The same with its float32 sums as they are."""
+        return self._product(x, packed, bias, torch.float32)
+
+    def _product(
+        self, x: torch.Tensor, packed: PackedMatrix, bias: torch.Tensor | None, dtype: torch.dtype
+    ) -> torch.Tensor:
         if x.shape[-1] != packed.k or x.dtype != self._dtype:
             raise ValueError(f"x is {list(x.shape)} of {x.dtype}, the weight takes [..., {packed.k}] of {self._dtype}")
         flat = x if x.dim() == 2 else x.reshape(-1, packed.k)
         if flat.stride(1) != 1:
             flat = flat.contiguous()
-        out = torch.empty((flat.shape[0], packed.n), dtype=x.dtype)
+        out = torch.empty((flat.shape[0], packed.n), dtype=dtype)
         arguments = Linear(
             rows=flat.shape[0], x=flat.data_ptr(), packed=packed.data.data_ptr(),
             bias=None if bias is None else bias.data_ptr(), y=out.data_ptr(), x_stride=flat.stride(0),
-            y_stride=packed.n, n=packed.n, k=packed.k, out_f32=0,
+            y_stride=packed.n, n=packed.n, k=packed.k, out_f32=dtype == torch.float32,
         )  # fmt: skip
         executor().run(Kind.LINEAR, x.dtype, arguments, (packed.data, bias))
         return out if x.dim() == 2 else out.view(*x.shape[:-1], packed.n)

@@ -8,7 +8,7 @@ import torch
 
 from inferplane_api.reference import ops as reference
 from inferplane_cpu.native.executor import TYPES, executor
-from inferplane_cpu.native.structs import Activation, Embedding, Gated, Kind, RmsNorm, Rope
+from inferplane_cpu.native.structs import Activation, Angles, Embedding, Gated, Kind, Largest, RmsNorm, Rope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,6 +59,35 @@ def add_rms_norm(
     )  # fmt: skip
     executor().run(Kind.RMS_NORM, x.dtype, arguments, (weight,))
     return out, total
+
+
+def rope_angles(
+    positions: torch.Tensor, frequencies: torch.Tensor, factor: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """positions [T] int64, frequencies [R/2] float32 give (cos, sin), both [T, R/2] float32."""
+    if not (positions.is_contiguous() and frequencies.is_contiguous() and frequencies.dtype == torch.float32):
+        return reference.rope_angles(positions, frequencies, factor)
+    rows, half = len(positions), len(frequencies)
+    cos, sin = torch.empty((rows, half), dtype=torch.float32), torch.empty((rows, half), dtype=torch.float32)
+    arguments = Angles(
+        rows=rows, positions=positions.data_ptr(), frequencies=frequencies.data_ptr(), cos=cos.data_ptr(),
+        sin=sin.data_ptr(), half=half, factor=factor,
+    )  # fmt: skip
+    executor().run(Kind.ANGLES, torch.float32, arguments, (frequencies,))
+    return cos, sin
+
+
+def largest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """logits [N, V] float32 give (values [N] float32, ids [N] int64)."""
+    if logits.dtype != torch.float32 or logits.stride(1) != 1 or logits.shape[1] == 0:
+        return reference.largest(logits)
+    rows, size = logits.shape
+    values, ids = torch.empty(rows, dtype=torch.float32), torch.empty(rows, dtype=torch.int64)
+    arguments = Largest(
+        rows=rows, x=logits.data_ptr(), values=values.data_ptr(), ids=ids.data_ptr(), x_stride=logits.stride(0), n=size
+    )
+    executor().run(Kind.LARGEST, torch.float32, arguments)
+    return values, ids
 
 
 def rope(
@@ -143,9 +172,11 @@ class NativeOps:
             "rms_norm@1": rms_norm,
             "add_rms_norm@1": add_rms_norm,
             "rope@1": rope,
+            "rope_angles@1": rope_angles,
             "silu_mul@1": silu_mul,
             "gelu_tanh_mul@1": gelu_tanh_mul,
             "gelu_mul@1": gelu_mul,
+            "largest@1": largest,
         }
 
 

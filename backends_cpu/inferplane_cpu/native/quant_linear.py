@@ -77,13 +77,22 @@ class NativeQuantLinear:
 
     def apply(self, x: torch.Tensor, packed: PackedBlocks, bias: torch.Tensor | None) -> torch.Tensor:
         """x [..., k] gives [..., n], in x's dtype."""
+        return self._product(x, packed, bias, self._dtype)
+
+    def apply_float32(self, x: torch.Tensor, packed: PackedBlocks, bias: torch.Tensor | None) -> torch.Tensor:
+        """The same with its float32 sums as they are."""
+        return self._product(x, packed, bias, torch.float32)
+
+    def _product(
+        self, x: torch.Tensor, packed: PackedBlocks, bias: torch.Tensor | None, dtype: torch.dtype
+    ) -> torch.Tensor:
         if x.shape[-1] != packed.k or x.dtype != self._dtype:
             raise ValueError(f"x is {list(x.shape)} of {x.dtype}, the weight takes [..., {packed.k}] of {self._dtype}")
         flat = x if x.dim() == 2 else x.reshape(-1, packed.k)
         if flat.stride(1) != 1:
             flat = flat.contiguous()
         rows, run = flat.shape[0], executor()
-        out = torch.empty((rows, packed.n), dtype=x.dtype)
+        out = torch.empty((rows, packed.n), dtype=dtype)
         rounded = None
         if rows * packed.k > MOST_ROUNDED_TWICE:
             rounded = torch.empty(rows * (packed.k // GROUP) * QUANTIZED_BYTES, dtype=torch.uint8)
@@ -96,6 +105,7 @@ class NativeQuantLinear:
             rows=rows, x=flat.data_ptr(), quantized=None if rounded is None else rounded.data_ptr(),
             packed=packed.data.data_ptr(), bias=None if bias is None else bias.data_ptr(), y=out.data_ptr(),
             x_stride=flat.stride(0), y_stride=packed.n, n=packed.n, k=packed.k, scheme=packed.scheme,
+            out_f32=dtype == torch.float32,
         )  # fmt: skip
         run.run(Kind.QUANT_LINEAR, x.dtype, arguments, (packed.data, bias))
         return out if x.dim() == 2 else out.view(*x.shape[:-1], packed.n)

@@ -22,6 +22,8 @@ class Kind(enum.IntEnum):
     QUANT_LINEAR = 8
     QUANT_PACK = 9
     QUANT_ROWS = 10
+    ANGLES = 11
+    LARGEST = 12
 
 
 class Activation(enum.IntEnum):
@@ -63,6 +65,23 @@ class RmsNorm(ctypes.Structure):
         ("rows", _I64), ("x", _PTR), ("residual", _PTR), ("weight", _PTR), ("total", _PTR), ("y", _PTR),
         ("x_stride", _I64), ("residual_stride", _I64), ("total_stride", _I64), ("y_stride", _I64), ("size", _I32),
         ("inner", _I32), ("eps", _F32), ("offset", _F32),
+    )  # fmt: skip
+
+
+class Angles(ctypes.Structure):
+    """Arguments of ANGLES."""
+
+    _fields_ = (
+        ("rows", _I64), ("positions", _PTR), ("frequencies", _PTR), ("cos", _PTR), ("sin", _PTR), ("half", _I32),
+        ("factor", _F32),
+    )  # fmt: skip
+
+
+class Largest(ctypes.Structure):
+    """Arguments of LARGEST."""
+
+    _fields_ = (
+        ("rows", _I64), ("x", _PTR), ("values", _PTR), ("ids", _PTR), ("x_stride", _I64), ("n", _I64),
     )  # fmt: skip
 
 
@@ -150,7 +169,7 @@ class QuantLinear(ctypes.Structure):
 
     _fields_ = (
         ("rows", _I64), ("x", _PTR), ("quantized", _PTR), ("packed", _PTR), ("bias", _PTR), ("y", _PTR),
-        ("x_stride", _I64), ("y_stride", _I64), ("n", _I32), ("k", _I32), ("scheme", _I32),
+        ("x_stride", _I64), ("y_stride", _I64), ("n", _I32), ("k", _I32), ("scheme", _I32), ("out_f32", _I32),
     )  # fmt: skip
 
 

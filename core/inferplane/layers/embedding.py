@@ -8,7 +8,7 @@ import torch
 
 from inferplane.layers.layer import Layer, check_shape
 from inferplane.layers.linear import pack
-from inferplane_api.quant import DENSE, Weight
+from inferplane_api.quant import DENSE, Float32Products, Weight
 
 if TYPE_CHECKING:
     from inferplane.layers.context import ModelContext
@@ -85,6 +85,8 @@ class LMHead(Layer):
         else:
             weight = self._tied_weight(checkpoint, self._embedding)
         self._packed = pack(self._context, [weight])
+        kernel = self._packed.kernel
+        self._apply = kernel.apply_float32 if isinstance(kernel, Float32Products) else kernel.apply
 
     def _holds_another(self, checkpoint: Checkpoint, embedding_name: str) -> bool:
         if self._name not in set(checkpoint.names()):
@@ -101,7 +103,7 @@ class LMHead(Layer):
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [N, hidden] gives logits [N, vocab] float32."""
-        logits = self._packed.kernel.apply(hidden, self._packed.data, None)
+        logits = self._apply(hidden, self._packed.data, None)
         if self._softcap is not None:
             logits = self._soft_cap(logits, self._softcap)
         return logits.float()

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from inferplane_api.reference import ops as reference
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from inferplane.layers.rope_parameters import RopeParameters
 
 
@@ -24,8 +28,15 @@ class RotaryEmbedding:
     differs (transformers rotates all of it with the base of the whole prompt's length).
     """
 
-    def __init__(self, parameters: RopeParameters, device: torch.device) -> None:
+    def __init__(
+        self,
+        parameters: RopeParameters,
+        device: torch.device,
+        angles: Callable[..., tuple[torch.Tensor, torch.Tensor]] = reference.rope_angles,
+    ) -> None:
+        """`angles`: the op `rope_angles` that a platform's model was bound to."""
         self._parameters = parameters
+        self._angles = angles
         # float32 powers on the host, as transformers computes them, so that angles agree to the last bit
         exponents = torch.arange(0, parameters.dim, 2, dtype=torch.float32) / parameters.dim
         self._exponents = exponents.to(device)
@@ -34,17 +45,13 @@ class RotaryEmbedding:
 
     def __call__(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """positions [T] int64 give (cos, sin), both [T, R / 2] float32, times the attention factor."""
+        if self._parameters.rope_type != "dynamic":
+            return self._angles(positions, self._frequencies, self._attention_factor)
         steps = positions.unsqueeze(-1).float()
-        if self._parameters.rope_type == "dynamic":
-            # contiguous: a broadcast power takes another path, so that a position's last bit would depend on the batch
-            base = self._dynamic_base(steps).expand(-1, self._exponents.numel()).contiguous()
-            frequencies = 1.0 / base ** self._exponents.expand_as(base).contiguous()
-        else:
-            frequencies = self._frequencies
-        angles = steps * frequencies
-        if self._attention_factor == 1.0:
-            return angles.cos(), angles.sin()
-        return angles.cos() * self._attention_factor, angles.sin() * self._attention_factor
+        # contiguous: a broadcast power takes another path, so that a position's last bit would depend on the batch
+        base = self._dynamic_base(steps).expand(-1, self._exponents.numel()).contiguous()
+        angles = steps * (1.0 / base ** self._exponents.expand_as(base).contiguous())
+        return angles.cos(), angles.sin()
 
     def _dynamic_base(self, steps: torch.Tensor) -> torch.Tensor:
         parameters = self._parameters

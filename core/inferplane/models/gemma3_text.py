@@ -127,8 +127,8 @@ class Gemma3ForCausalLM(Layer):
         )
         self._kinds = [layer.kind for layer in spec.layers]
         self.rotary = {
-            "full": RotaryEmbedding(rope_of(config, "full_attention"), context.device),
-            "sliding": RotaryEmbedding(rope_of(config, "sliding_attention"), context.device),
+            "full": RotaryEmbedding(rope_of(config, "full_attention"), context.device, context.ops.rope_angles),
+            "sliding": RotaryEmbedding(rope_of(config, "sliding_attention"), context.device, context.ops.rope_angles),
         }
 
     def load(self, checkpoint: Checkpoint) -> None:

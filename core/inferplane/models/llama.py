@@ -99,7 +99,7 @@ class LlamaForCausalLM(Layer):
         ]
         self.norm = RMSNorm(context, "model.norm", spec.hidden_size, config.get("rms_norm_eps", 1e-6))
         self.lm_head = LMHead(context, "lm_head", tied=self.embed_tokens if spec.tie_word_embeddings else None)
-        self.rotary = RotaryEmbedding(rope_of(config), context.device)
+        self.rotary = RotaryEmbedding(rope_of(config), context.device, context.ops.rope_angles)
 
     def attention(self, context: ModelContext, index: int, name: str) -> LlamaAttention:
         """The attention of one block."""

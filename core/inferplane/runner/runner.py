@@ -252,6 +252,8 @@ class TorchRunner:
         return logits[: len(tokens)]
 
     def _score_prompts(self, handle: Handle, step: Step, hidden: torch.Tensor) -> None:
+        if not self._sampler.columns.scored:
+            return
         wanted = self._sampler.columns.prompt_logprobs[step.slots]
         ends = np.minimum(step.starts + step.counts, self._state.num_prompt[step.slots] - 1)
         for row in np.flatnonzero((wanted != NO_LOGPROBS) & (ends > step.starts)).tolist():

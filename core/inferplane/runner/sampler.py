@@ -29,14 +29,26 @@ MAX_CANDIDATES = 1024
 """Rows whose top_k is at most this are drawn from their candidates alone; also the first look for a nucleus."""
 
 
+_NO_ROWS: Ints = np.empty(0, np.int64)
+
+
 class GumbelNoise(Protocol):
     """The op `gumbel_noise`: seeds [N], positions [N], ids [N, C], all int64, give [N, C] float32."""
 
     def __call__(self, seeds: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor, /) -> torch.Tensor: ...
 
 
+class Largest(Protocol):
+    """The op `largest`: logits [N, V] float32 give (values [N], the lowest ids that have them [N] int64)."""
+
+    def __call__(self, logits: torch.Tensor, /) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
 class SamplerOps(Protocol):
     """The ops that a sampler calls; `inferplane.layers.ops.Ops` has them."""
+
+    @property
+    def largest(self) -> Largest: ...
 
     @property
     def log_softmax(self) -> LogSoftmax: ...
@@ -119,18 +131,21 @@ class Sampler:
         if request.params.bad_words_token_ids:
             self._bad_words.add(request)
         if self._processors is not None and self._processors.add(request):
-            self.columns.edited[request.slot] = True
+            self.columns.edit(request.slot)
 
     def sample(
         self, logits: torch.Tensor, slots: Ints, output_positions: Ints, inputs: SampleInputs | None = None
     ) -> Sampled:
         """Draw one token a row. logits [N, V] float32 stay unchanged; slots, output_positions [N] on the host."""
         columns = self.columns
+        if not columns.special and (inputs is None or not inputs.bitmask_rows):
+            largest, tokens = self._ops.largest(logits)
+            return Sampled(tokens, _not_finite(largest), None, _NO_ROWS)
         processed = self._edit(logits, slots, output_positions, inputs)
-        largest, tokens = processed.max(dim=-1)
-        corrupted = ~torch.isfinite(largest)
+        largest, tokens = self._ops.largest(processed)
+        corrupted = _not_finite(largest)
         if processed is not logits:
-            corrupted |= ~torch.isfinite(logits.max(dim=-1).values)
+            corrupted |= _not_finite(self._ops.largest(logits)[0])
         random = np.flatnonzero(~columns.greedy[slots])
         if random.size:
             drawn = self._draw(processed, slots, output_positions, random)
@@ -290,3 +305,8 @@ class Sampler:
             floor = min_p_floor(values.max(dim=-1).values, self._column(self.columns.min_p, draw))
             values = values.masked_fill(values < floor[:, None], -torch.inf)
         return (values + self._vocabulary_noise(draw)).argmax(dim=-1)
+
+
+def _not_finite(values: torch.Tensor) -> torch.Tensor:
+    # Two calls where isfinite and its inverse are five: after a step the code of each call comes from memory anew.
+    return values * 0 != 0

@@ -50,6 +50,10 @@ class SlotSampling:
         """Ids that are masked while fewer than min_tokens were generated."""
         self.listed: dict[int, Ints] = {}
         """Ids whose log-probabilities are reported too, of slots that have any."""
+        self.special: set[int] = set()
+        """Slots that want anything but the likeliest token: while there are none, a step looks at no column."""
+        self.scored: set[int] = set()
+        """Slots that want log-probabilities of their prompt."""
 
     def remove(self, slot: int) -> None:
         """The slot's request left."""
@@ -57,6 +61,8 @@ class SlotSampling:
         self.allowed.pop(slot, None)
         self.held_off.pop(slot, None)
         self.listed.pop(slot, None)
+        self.special.discard(slot)
+        self.scored.discard(slot)
         self.edited[slot] = self.penalized[slot] = False
         self.logprobs[slot] = self.prompt_logprobs[slot] = NO_LOGPROBS
 
@@ -88,6 +94,15 @@ class SlotSampling:
         self.edited[slot] = (
             params.has_penalties or bool(params.bad_words_token_ids) or any(slot in lists for lists in token_lists)
         )
+        if self.edited[slot] or not params.greedy or self.logprobs[slot] != NO_LOGPROBS:
+            self.special.add(slot)
+        if params.prompt_logprobs is not None:
+            self.scored.add(slot)
+
+    def edit(self, slot: int) -> None:
+        """Something else than the columns changes the slot's logits."""
+        self.edited[slot] = True
+        self.special.add(slot)
 
     def _add_token_lists(self, request: NewRequest) -> None:
         slot, params = request.slot, request.params

@@ -58,6 +58,17 @@ def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
     return F.layer_norm(wide, wide.shape[-1:], weight.to(wide.dtype), wide_bias, eps).to(x.dtype)
 
 
+def rope_angles(
+    positions: torch.Tensor, frequencies: torch.Tensor, factor: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The angles of rotary embeddings: positions [T] int64, frequencies [R/2] float32 give (cos, sin), both [T, R/2]
+    float32, times `factor`. An angle is the float32 product of a position and a frequency."""
+    angles = positions.unsqueeze(-1).to(frequencies.dtype) * frequencies
+    if factor == 1.0:
+        return angles.cos(), angles.sin()
+    return angles.cos() * factor, angles.sin() * factor
+
+
 def rope(
     q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -125,6 +136,15 @@ def kv_write(k: torch.Tensor, v: torch.Tensor, kv: KVView, slot_mapping: torch.T
 def soft_cap(x: torch.Tensor, cap: float) -> torch.Tensor:
     """cap * tanh(x / cap), in x's dtype (Bello et al., 2016; Gemma 2)."""
     return (cap * torch.tanh(_wide(x) / cap)).to(x.dtype)
+
+
+def largest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The largest of each row and the lowest id that has it: logits [N, V] float32 give (values [N], ids [N] int64).
+
+    A row that holds NaN has the value NaN, and any id.
+    """
+    values, ids = logits.max(dim=-1)
+    return values, ids
 
 
 def log_softmax(logits: torch.Tensor) -> torch.Tensor:

@@ -90,6 +90,18 @@ def layer_norm(dtype: torch.dtype, device: torch.device, generator: torch.Genera
     ]
 
 
+def rope_angles(dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> list[Case]:
+    """Odd halves, with and without a factor; positions at which a float32 product is within the tolerance."""
+    source = _Source(dtype, device, generator)
+    exponents = {half: torch.arange(half, dtype=torch.float32) / half for half in (1, 16, 32, 50, 128)}
+    return [
+        {"positions": source.integers(0, 64, tokens), "frequencies": (1e4**-steps).to(device), "factor": factor}
+        for tokens in _NUM_TOKENS
+        for steps in exponents.values()
+        for factor in (1.0, 0.7)
+    ]
+
+
 def rope(dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> list[Case]:
     """Whole and partly rotated heads, both pairings, views of a stacked product; cos and sin of real angles."""
     source = _Source(dtype, device, generator)
@@ -146,6 +158,21 @@ def soft_cap(dtype: torch.dtype, device: torch.device, generator: torch.Generato
     """Below, around and far above the cap."""
     source = _Source(dtype, device, generator)
     return [{"x": scale * source.normal(3, 100), "cap": cap} for scale in (0.1, 10, 200) for cap in (30.0, 50.0)]
+
+
+def largest(dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> list[Case]:
+    """Odd widths, equal values of which the first counts, excluded tokens, rows that are all excluded or negative."""
+    source = _Source(dtype, device, generator)
+    cases = []
+    for rows in _NUM_TOKENS:
+        for width in (1, 5, *_WIDTHS):
+            logits = source.normal(rows, width, dtype=torch.float32)
+            cases.append({"logits": logits})
+            cases.append({"logits": logits.round() - 20})
+            masked = logits.masked_fill(logits < 0.5, -torch.inf)
+            masked[0] = -torch.inf
+            cases.append({"logits": masked})
+    return cases
 
 
 def log_softmax(dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> list[Case]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from inferplane_api.quant import Float32Products
 from inferplane_api.testing.buckets import bucket_for, pad_rows
 from inferplane_api.testing.case import Case, Lie, NotTested
 from inferplane_api.testing.compare import difference, same_bytes
@@ -101,4 +102,10 @@ def _compare(kernel: Any, packed: Any, weights: list[Weight], bias: torch.Tensor
         rtol, atol = TOLERANCES[dtype]
         if problem := difference(y[: shape[0]], want, rtol, atol * max(1.0, usual)):
             return f"x{[*shape, IN_FEATURES]}: {problem}"
+        if isinstance(kernel, Float32Products):
+            sums = kernel.apply_float32(given, packed, None if own_bias is None else own_bias.to(device))
+            if sums.dtype != torch.float32:
+                return f"the result of apply_float32 is of {sums.dtype}"
+            if problem := difference(sums[: shape[0]], want, rtol, atol * max(1.0, usual)):
+                return f"x{[*shape, IN_FEATURES]}: apply_float32: {problem}"
     return ""
