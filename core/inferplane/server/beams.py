@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from inferplane.messages import Request
     from inferplane.server.claim import Claim
     from inferplane.server.context import ServerContext
-    from inferplane.server.generation import PromptInput
+    from inferplane.server.prompts import PromptInput
     from inferplane.server.responses import RequestMetrics, Usage
     from inferplane.server.schema import GenerationBody
     from inferplane_api.step import TokenLogprobs

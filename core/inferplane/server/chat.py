@@ -14,8 +14,9 @@ from inferplane.errors import InferplaneError
 from inferplane.server.beams import BeamGeneration
 from inferplane.server.claim import claim_of
 from inferplane.server.errors import CLIENT_CLOSED, to_api_error
-from inferplane.server.generation import Generation, PromptInput, encode_prompt, sampling, stream_usage
+from inferplane.server.generation import Generation, sampling, stream_usage
 from inferplane.server.logprobs import chat_logprobs, prompt_logprobs
+from inferplane.server.prompts import PromptInput, encode_prompt
 from inferplane.server.responses import ChatChoice, ChatCompletion, ChatLogprobs, ChatMessage
 from inferplane.server.sse import DONE, ChunkFrame, EventStream, attended, encode, until_disconnect
 from inferplane.server.templating import adds_generation_prompt, last_text, render_conversation

@@ -14,15 +14,9 @@ from inferplane.errors import InferplaneError
 from inferplane.server.beams import BeamGeneration
 from inferplane.server.claim import claim_of
 from inferplane.server.errors import CLIENT_CLOSED, bad_value, to_api_error
-from inferplane.server.generation import (
-    Generation,
-    PromptInput,
-    encode_prompt,
-    sampling,
-    stream_usage,
-    truncated,
-)
+from inferplane.server.generation import Generation, sampling, stream_usage
 from inferplane.server.logprobs import CompletionLogprobsWriter, prompt_logprobs
+from inferplane.server.prompts import PromptInput, encode_prompt, truncated
 from inferplane.server.responses import Completion, CompletionChoice, CompletionLogprobs
 from inferplane.server.sse import DONE, ChunkFrame, EventStream, attended, encode, until_disconnect
 from inferplane.server.validation import (

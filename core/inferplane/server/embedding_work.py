@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from inferplane.server.claim import Claim
     from inferplane.server.context import ServerContext
     from inferplane.server.embedding_schema import EmbeddingOptions
-    from inferplane.server.generation import PromptInput
+    from inferplane.server.prompts import PromptInput
     from inferplane_api.pooling import PoolingParams
 
 _OPEN_BATCHES = 3

@@ -17,8 +17,8 @@ from inferplane.server.description import ENGINE_ERRORS
 from inferplane.server.embedding_schema import Embedding, EmbeddingBody, EmbeddingChatBody, EmbeddingList
 from inferplane.server.embedding_work import EmbeddingWork
 from inferplane.server.errors import CLIENT_CLOSED, bad_value, not_supported, to_api_error
-from inferplane.server.generation import MAX_CHARACTERS_PER_TOKEN, PromptInput
 from inferplane.server.identity import rename
+from inferplane.server.prompts import MAX_CHARACTERS_PER_TOKEN, PromptInput
 from inferplane.server.sse import attended, until_disconnect
 from inferplane.server.templating import render_conversation
 from inferplane.server.validation import check_model

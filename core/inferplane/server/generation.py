@@ -19,6 +19,7 @@ from inferplane.log import get_logger
 from inferplane.metrics import SequenceTimer
 from inferplane.server.claim import Claim
 from inferplane.server.errors import ApiError, bad_value, shutting_down
+from inferplane.server.prompts import require_tokenizer
 from inferplane.server.responses import PromptTokensDetails, RequestMetrics, Usage
 from inferplane.telemetry import SequenceSpan
 from inferplane.text.bad_words import bad_word_sequences
@@ -35,27 +36,16 @@ if TYPE_CHECKING:
     from inferplane.messages import Delta, Request
     from inferplane.metrics import RequestTimes
     from inferplane.server.context import ServerContext
+    from inferplane.server.prompts import PromptInput
     from inferplane.server.schema import GenerationBody
     from inferplane.text.generation_defaults import Api
-    from inferplane.text.tokenizer import Tokenizer
     from inferplane_api.step import TokenLogprobs
 
 
 log = get_logger(__name__)
 
-MAX_CHARACTERS_PER_TOKEN = 64
-"""On average, over a whole prompt: no text that people write comes near."""
-_MIN_CHARACTERS = 2**16
-
 _STATUS = {"queue_timeout": 503, "refused": 400}
 """Of what the engine gives up, by its error code; everything else is a 500."""
-
-
-class PromptInput(NamedTuple):
-    """A prompt as text, where there is one, and as tokens."""
-
-    text: str | None
-    token_ids: list[int]
 
 
 class Finished(NamedTuple):
@@ -78,35 +68,6 @@ class _Sequence(NamedTuple):
     assembler: OutputAssembler
     timer: SequenceTimer
     num_prompt_tokens: int
-
-
-def require_tokenizer(context: ServerContext, field: str) -> Tokenizer:
-    """The tokenizer. Raises ApiError 400 where the checkpoint has none."""
-    tokenizer = context.prepared.tokenizer
-    if tokenizer is None:
-        raise bad_value(field, "this model has no tokenizer; send token ids to /v1/completions", code="no_tokenizer")
-    return tokenizer
-
-
-async def encode_prompt(
-    context: ServerContext, text: str, *, field: str, add_special_tokens: bool, truncate: int | None = None
-) -> PromptInput:
-    """Tokenize on a thread; the event loop goes on."""
-    tokenizer = require_tokenizer(context, field)
-    most = max(_MIN_CHARACTERS, MAX_CHARACTERS_PER_TOKEN * context.max_model_len)
-    if len(text) > most:
-        problem = f"{len(text)} characters do not fit {context.max_model_len} tokens; at most {most} are read"
-        raise bad_value(field, problem, code="context_length_exceeded")
-    ids = await context.text.tokenizer.run(tokenizer.encode, text, add_special_tokens)
-    return PromptInput(text, truncated(context, ids, truncate))
-
-
-def truncated(context: ServerContext, ids: list[int], limit: int | None) -> list[int]:
-    """The last `limit` ids; -1: as many as the context holds beside one generated token; None: all."""
-    if limit is None:
-        return ids
-    keep = context.max_model_len - 1 if limit == -1 else limit
-    return ids[-keep:] if keep else []
 
 
 class Sampling(NamedTuple):

@@ -21,7 +21,7 @@ from inferplane.server.validation import (
 
 if TYPE_CHECKING:
     from inferplane.server.context import ServerContext
-    from inferplane.server.generation import PromptInput
+    from inferplane.server.prompts import PromptInput
     from inferplane.server.schema import ChatBody, CompletionBody
 
 

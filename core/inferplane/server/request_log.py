@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from inferplane.config import ServerConfig
-    from inferplane.server.generation import PromptInput
+    from inferplane.server.prompts import PromptInput
     from inferplane_api.sampling import SamplingParams
 
 log = get_logger("requests")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from inferplane.server.errors import bad_value
-from inferplane.server.generation import require_tokenizer
+from inferplane.server.prompts import require_tokenizer
 from inferplane.text.chat_template import ChatTemplate
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import msgspec
 
 from inferplane.errors import InferplaneError
 from inferplane.server.errors import bad_value, not_supported, to_api_error
-from inferplane.server.generation import encode_prompt, require_tokenizer
+from inferplane.server.prompts import encode_prompt, require_tokenizer
 from inferplane.server.schema import TokenizeBody
 from inferplane.server.templating import render_conversation
 from inferplane.server.validation import check_model
