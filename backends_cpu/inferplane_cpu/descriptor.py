@@ -125,6 +125,7 @@ NATIVE_QUANT = KernelSpec(
     platforms=frozenset({"cpu"}),
     schemes=tuple(f"ggml.{name}" for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")),
     dtypes=NATIVE_DTYPES,
+    activation_bits=8,
     requires=NATIVE | PACKED_WEIGHTS,
     score=80,
 )

@@ -311,6 +311,9 @@ class KernelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Kinds linear and grouped_linear: QuantScheme names that `pack` takes, "dense", "ggml.q4_1", ..."""
     dtypes: frozenset[str]
     """Activation types."""
+    activation_bits: int | None = None
+    """Kinds linear and grouped_linear: activations are rounded to integers of so many bits on the way, with a scale for
+    each row or for a part of it. None: they are not."""
     requires: frozenset[str] = frozenset()
     score: int = 20
     check: str | None = None

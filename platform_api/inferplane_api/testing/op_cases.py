@@ -29,19 +29,21 @@ ROWS: dict[str, tuple[str, ...]] = {
     "rms_norm": ("x",),
     "add_rms_norm": ("x", "residual"),
     "layer_norm": ("x",),
+    "rope_angles": ("positions",),
     "rope": ("q", "k", "cos", "sin"),
     "silu_mul": ("x",),
     "gelu_tanh_mul": ("x",),
     "gelu_mul": ("x",),
     "kv_write": ("k", "v", "slot_mapping"),
     "soft_cap": ("x",),
+    "largest": ("logits",),
     "log_softmax": ("logits",),
     "gumbel_noise": ("seeds", "positions", "ids"),
     "apply_token_bitmask": ("logits", "mask"),
 }
 """Arguments whose first dimension is the number of tokens, or of requests."""
 
-PER_REQUEST = frozenset({"log_softmax", "gumbel_noise", "apply_token_bitmask"})
+PER_REQUEST = frozenset({"largest", "log_softmax", "gumbel_noise", "apply_token_bitmask"})
 IN_PLACE = {"kv_write": "kv", "apply_token_bitmask": "logits"}
 """Ops that change an argument and give nothing back."""
 
