@@ -18,6 +18,8 @@ log = get_logger(__name__)
 
 MAX_BODY_BYTES = 64 * 2**20
 """Unless the user says otherwise."""
+MAX_SHOWN_CHARACTERS = 100
+"""Of a bad value, in its error."""
 MAX_WARNED_FIELDS = 1000
 """Unknown names that are remembered, so that each is warned about once and a hostile client fills no memory."""
 
@@ -79,15 +81,24 @@ def fields_of(raw: bytes) -> frozenset[str]:
 
 
 def _first_problem(error: ValidationError) -> ApiError:
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    first = problems[0]
+    first = error.errors(include_url=False, include_context=False)[0]
     message = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not JSON: {message}", code="invalid_json")
     field = ".".join(str(part) for part in first["loc"])
     if not field:
         return ApiError(400, f"the body is not valid: {message}", code="invalid_value")
-    return bad_value(field, message, code="missing_value" if first["type"] == "missing" else "invalid_value")
+    if first["type"] == "missing":
+        return bad_value(field, message, code="missing_value")
+    value = first["input"]
+    return bad_value(field, message, value=value if _is_short(value) else None)
+
+
+def _is_short(value: object) -> bool:
+    """Lists and objects of a hostile body are not even written down to see how long they are."""
+    if isinstance(value, str):
+        return len(value) <= MAX_SHOWN_CHARACTERS
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**64)
 
 
 def _warn_unknown(body: BaseModel, path: str, warned: set[str]) -> None:

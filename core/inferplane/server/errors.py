@@ -67,9 +67,16 @@ class ApiError(Exception):
         return Response(self.encoded(), self.status, self.headers, "application/json")
 
 
-def bad_value(field: str, problem: str, *, code: str = "invalid_value") -> ApiError:
-    """A 400 that names the field."""
-    return ApiError(400, f"{field}: {problem}", code=code, param=field)
+def bad_value(field: str, problem: str, *, code: str = "invalid_value", value: object = None) -> ApiError:
+    """A 400 that names the field, and the value where it is given and short."""
+    shown = "" if value is None else _shown(value)
+    return ApiError(400, f"{field}{shown}: {problem}", code=code, param=field)
+
+
+def _shown(value: object) -> str:
+    """ "=VALUE" as a client wrote it: a list is a tuple in the core only. Nothing of a long one."""
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    return f"={text}" if len(text) <= _MAX_SHOWN else ""
 
 
 def not_supported(field: str) -> ApiError:
@@ -102,11 +109,9 @@ def to_api_error(
         return error
     if isinstance(error, InvalidValue):
         field = (names or {}).get(error.field, error.field)
-        shown = repr(error.value)
-        value = f"={shown}" if len(shown) <= _MAX_SHOWN else ""
         remedy = f"; {error.remedy}" if error.remedy else ""
         code = "context_length_exceeded" if isinstance(error, ContextTooLong) else "invalid_value"
-        return ApiError(400, f"{field}{value}: {error.problem}{remedy}", code=code, param=field)
+        return ApiError(400, f"{field}{_shown(error.value)}: {error.problem}{remedy}", code=code, param=field)
     if isinstance(error, QueueFull):
         wait = str(max(1, math.ceil(error.retry_after)))
         return ApiError(

@@ -179,6 +179,22 @@ async def post(server: Any, path: str, body: dict[str, Any]) -> Any:
     return await server.http.post(path, content=text, headers={"content-type": "application/json"})
 
 
+@pytest.mark.parametrize(("body", "beginning"), [
+    ({"temperature": "1"}, "temperature='1': "),
+    ({"top_k": 1.5}, "top_k=1.5: "),
+    ({"stop_token_ids": ["x"]}, "stop_token_ids.0='x': "),
+    ({"cache_salt": "a/b"}, "cache_salt='a/b': "),
+    ({"stop": ""}, "stop=['']: "),
+    ({"stop_token_ids": [-1]}, "stop_token_ids=[-1]: "),
+    ({"temperature": "1" * 101}, "temperature: "),
+    ({"temperature": [1]}, "temperature: "),
+    ({"top_k": 10**30}, "top_k: "),
+])  # fmt: skip
+async def test_an_error_shows_a_short_value(shared: Any, body: dict[str, Any], beginning: str) -> None:
+    error = (await shared.complete(**body)).json()["error"]
+    assert error["message"].startswith(beginning), error
+
+
 async def test_two_endings_of_a_prompt_contradict(shared: Any) -> None:
     answer = await shared.chat(add_generation_prompt=True, continue_final_message=True)
     assert answer.status_code == 400
