@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,7 @@ def _rounding(spec: KernelSpec, x: torch.Tensor, truth: torch.Tensor) -> float:
     if spec.activation_bits is None or not x.numel():
         return 0.0
     step = float(x.abs().max()) / (2 ** (spec.activation_bits - 1) - 1)
-    return 6 * step / 12**0.5 * float(truth.norm(dim=1).max())
+    return 6.0 * step / math.sqrt(12) * float(truth.norm(dim=1).max())
 
 
 def _compare(
