@@ -82,7 +82,7 @@ def _rounding(spec: KernelSpec, x: torch.Tensor, truth: torch.Tensor) -> float:
     independent, evenly distributed errors."""
     if spec.activation_bits is None or not x.numel():
         return 0.0
-    step = float(x.abs().max()) / (2 ** (spec.activation_bits - 1) - 1)
+    step = float(x.abs().max()) / ((1 << (spec.activation_bits - 1)) - 1)
     return 6.0 * step / math.sqrt(12) * float(truth.norm(dim=1).max())
 
 
