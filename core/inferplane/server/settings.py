@@ -17,8 +17,13 @@ def load_keys(server: ServerConfig) -> tuple[str, ...]:
     """The keys of the flags and of the file. Raises InvalidValue for a file that cannot be read or holds none."""
     if server.api_key_file is None:
         return server.api_key
+    path = Path(server.api_key_file)
+    if path.exists() and not path.is_file():
+        # Such as a pipe, which is empty when another process reads it again.
+        problem = "is no ordinary file, and every process of the server reads it"
+        raise InvalidValue("api_key_file", server.api_key_file, problem, remedy="write the keys to a file")
     try:
-        lines = Path(server.api_key_file).read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         problem = f"cannot be read: {getattr(error, 'strerror', None) or 'is not UTF-8'}"
         raise InvalidValue("api_key_file", server.api_key_file, problem) from error

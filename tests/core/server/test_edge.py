@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,13 @@ def test_a_file_without_a_key_opens_nothing(tmp_path: Path, text: str | None) ->
         file.write_text(text)
     with pytest.raises(InvalidValue, match="api_key_file"):
         check_settings(Config.from_flat({"api_key_file": str(file)}).server)
+
+
+def test_keys_from_a_pipe_are_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InvalidValue, match="no ordinary file"):
+        check_settings(Config.from_flat({"api_key_file": str(pipe)}).server)
 
 
 async def test_the_keys_are_told_nowhere(make: Callable[..., Any], lines: Any) -> None:
