@@ -247,9 +247,15 @@ def _read_text(file: Path) -> str:
 
 def _read_json(file: Path) -> Any:
     try:
-        return json.loads(_read_text(file))
+        return json.loads(_read_text(file), parse_int=_parse_int)
     except (ValueError, RecursionError) as error:
         raise _bad(file, f"it is not JSON: {error}") from error
+
+
+def _parse_int(text: str) -> int | float:
+    """A card travels to the engine's process, and messages hold 64 bits: 10**30 is how some say "no limit"."""
+    value = int(text)
+    return value if -(2**63) <= value < 2**64 else float(text)
 
 
 def _read_object(file: Path) -> dict[str, Any]:

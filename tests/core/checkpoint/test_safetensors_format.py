@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -278,6 +279,15 @@ def test_special_tokens_are_strings_and_the_settings_win(folder: Path) -> None:
     assert found["eos_token"] == "</s>"
     assert found["pad_token"] is None
     assert found["add_bos_token"] is True
+
+
+def test_a_length_without_limit_fits_into_a_message(folder: Path) -> None:
+    settings(folder, model_max_length=int(1e30), padding_side="left")
+
+    found = card(folder).tokenizer_config
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(found)) == found
+    assert found["model_max_length"] == pytest.approx(1e30)
 
 
 def test_slow_tokenizer_alone_is_announced(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
