@@ -6,7 +6,7 @@ Verbs, each answered by one line, {"ok": ...} or {"error": "..."}:
 
     {"verb": "load", "settings": {...}}                        {"versions": {...}, "notes": [...]}
     {"verb": "generate", "requests": [[ids, n], ...], "shared": 0}     {"seconds": s, "outputs": [[ids], ...]}
-    {"verb": "score", "text": "..."}                           {"nll": summed, "tokens": count}
+    {"verb": "score", "text": "..."}                           {"nll": [a token, ...]}
     {"verb": "close"}                                          {}
 
 `generate` is greedy, makes exactly n tokens a request, whatever the end token, and is timed here: what is set up in
@@ -33,8 +33,8 @@ class Adapter(Protocol):
 
     def prepare(self, requests: list[tuple[list[int], int]], shared: int) -> Callable[[], list[list[int]]]: ...
 
-    def score(self, text: str) -> tuple[float, int]:
-        """(summed negative log-likelihood in nats, number of tokens scored), or NotImplementedError."""
+    def score(self, text: str) -> list[float]:
+        """Negative log-likelihood in nats of every token after the first, or NotImplementedError."""
         ...
 
 
@@ -53,8 +53,7 @@ def answer(engine: Adapter, order: dict[str, Any]) -> dict[str, Any]:
             raise RuntimeError(f"made {lengths} tokens where {wanted} were asked for")
         return {"seconds": seconds, "outputs": outputs}
     if order["verb"] == "score":
-        nll, tokens = engine.score(order["text"])
-        return {"nll": nll, "tokens": tokens}
+        return {"nll": engine.score(order["text"])}
     if order["verb"] == "close":
         return {}
     raise RuntimeError(f"unknown verb {order['verb']!r}")

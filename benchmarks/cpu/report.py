@@ -96,13 +96,18 @@ def llama_shape(config: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def perplexity_lines(scores: Mapping[str, Mapping[str, Any]]) -> str:
+def perplexity_lines(scores: Mapping[str, Sequence[float]]) -> str:
     """Ours against itself: what the packed kernels' own rounding costs."""
-    values = {name: math.exp(score["nll"] / score["tokens"]) for name, score in scores.items()}
-    lines = [f"perplexity, {name}: {value:.4f} over {scores[name]['tokens']} tokens" for name, value in values.items()]
-    if {"Q4_1", "Q4_1 dequantized"} <= values.keys():
-        change = values["Q4_1"] / values["Q4_1 dequantized"] - 1
-        lines.append(f"perplexity, Q4_1 against dequantized: {change:+.3%} (must: within 0.5 %)")
+    lines = [
+        f"perplexity, {name}: {math.exp(statistics.fmean(nll)):.4f}, {len(nll)} tokens" for name, nll in scores.items()
+    ]
+    if {"Q4_1", "Q4_1 dequantized"} <= scores.keys():
+        # The same tokens, so the noise of the text itself cancels; what is left is told beside the change.
+        changes = [a - b for a, b in zip(scores["Q4_1"], scores["Q4_1 dequantized"], strict=True)]
+        change = math.expm1(statistics.fmean(changes))
+        error = statistics.stdev(changes) / math.sqrt(len(changes))
+        said = f"{change:+.3%}, standard error {error:.3%}"
+        lines.append(f"perplexity, Q4_1 against dequantized: {said} (must: within 0.5 %)")
     return "\n".join(lines)
 
 

@@ -74,9 +74,9 @@ class Session:
         reply = self._ask({"verb": "generate", "requests": list(requests), "shared": shared})
         return float(reply["seconds"]), reply["outputs"]
 
-    def score(self, text: str) -> tuple[float, int]:
-        reply = self._ask({"verb": "score", "text": text})
-        return float(reply["nll"]), int(reply["tokens"])
+    def score(self, text: str) -> list[float]:
+        values: list[float] = self._ask({"verb": "score", "text": text})["nll"]
+        return values
 
     def peak_memory(self) -> float:
         """MB of all its processes so far, each at its own peak: for several processes an upper bound."""

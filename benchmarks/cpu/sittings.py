@@ -106,8 +106,8 @@ def sit(place: Place, sitting: str, rows: Sequence[Row], sizes: Sizes, round_ind
     return said, measured
 
 
-def perplexities(place: Place, text: str, log: Path) -> dict[str, dict[str, Any]]:
-    """Ours on a fixed text, from the three forms of the same weights."""
+def perplexities(place: Place, text: str, log: Path) -> dict[str, list[float]]:
+    """Of every token: ours on a fixed text, from the three forms of the same weights."""
     found = {}
     for name, sitting, options in (
         ("bf16", "bf16", {}),
@@ -116,9 +116,8 @@ def perplexities(place: Place, text: str, log: Path) -> dict[str, dict[str, Any]
     ):
         with Session(place.command(), log=log, environment=place.environment) as session:
             session.load({**place.settings(sitting), "options": options})
-            nll, tokens = session.score(text)
+            found[name] = session.score(text)
             session.close()
-        found[name] = {"nll": nll, "tokens": tokens}
     return found
 
 

@@ -29,7 +29,7 @@ class Engine:
             return [[ids[-1]] * count for ids, count in requests]
         return run
     def score(self, text):
-        return len(text) * math.log(2), len(text)
+        return [math.log(2)] * len(text)
 """
 
 
@@ -66,7 +66,7 @@ def test_an_engine_is_driven_through_its_process(cpu: Any, command: list[str], t
         seconds, outputs = session.generate([([1, 2], 3), ([4], 1)])
         assert outputs == [[2, 2, 2], [4]]
         assert seconds >= 0
-        assert session.score("abc")[1] == 3
+        assert session.score("abc") == pytest.approx([0.693] * 3, rel=1e-3)
         assert session.peak_memory() > 1
         with pytest.raises(cpu.session.SessionFailed, match="thirteen"):
             session.generate([([13], 1)])
@@ -164,7 +164,8 @@ def test_what_was_not_installed_is_said_and_not_counted(cpu: Any, tmp_path: Path
 
 def test_a_packed_weight_costs_what_its_perplexity_says(cpu: Any) -> None:
     scores = {
-        "Q4_1": {"nll": 1000.0 + 1.0, "tokens": 1000},
-        "Q4_1 dequantized": {"nll": 1000.0, "tokens": 1000},
+        "Q4_1": [1.011, 1.0, 2.0, 3.0],
+        "Q4_1 dequantized": [1.0, 1.0, 2.0, 3.0],
     }
-    assert "+0.100%" in cpu.report.perplexity_lines(scores)
+    # exp(0.011 / 4) - 1, and 0.0055 / sqrt(4)
+    assert "+0.275%, standard error 0.275%" in cpu.report.perplexity_lines(scores)

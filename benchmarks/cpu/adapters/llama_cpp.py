@@ -71,7 +71,7 @@ class Engine:
         self.lib.llama_memory_clear(self.memory, True)
         return lambda: self._serve(requests, shared)
 
-    def score(self, text: str) -> tuple[float, int]:
+    def score(self, text: str) -> list[float]:
         raise NotImplementedError("llama.cpp is not scored here")
 
     def _open(self, slots: int, cells: int, *, unified: bool) -> None:

@@ -44,7 +44,7 @@ class Engine:
 
         return run
 
-    def score(self, text: str) -> tuple[float, int]:
+    def score(self, text: str) -> list[float]:
         raise NotImplementedError("OpenVINO GenAI is not scored here")
 
     def _config(self, count: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +40,7 @@ class Engine:
 
         return run
 
-    def score(self, text: str) -> tuple[float, int]:
+    def score(self, text: str) -> list[float]:
         from inferplane import SamplingParams
 
         assert self.llm.tokenizer is not None
@@ -49,7 +48,6 @@ class Engine:
         params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
         (output,) = self.llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)
         assert output.prompt_logprobs is not None
-        values = [
-            entry[token].logprob for token, entry in zip(ids, output.prompt_logprobs, strict=True) if entry is not None
+        return [
+            -entry[token].logprob for token, entry in zip(ids, output.prompt_logprobs, strict=True) if entry is not None
         ]
-        return -math.fsum(values), len(values)

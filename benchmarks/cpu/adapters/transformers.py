@@ -31,7 +31,7 @@ class Engine:
 
         return run
 
-    def score(self, text: str) -> tuple[float, int]:
+    def score(self, text: str) -> list[float]:
         raise NotImplementedError("transformers is not scored here")
 
     def _generate(self, requests: list[tuple[list[int], int]]) -> list[list[int]]:

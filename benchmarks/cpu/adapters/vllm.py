@@ -37,5 +37,5 @@ class Engine:
 
         return run
 
-    def score(self, text: str) -> tuple[float, int]:
+    def score(self, text: str) -> list[float]:
         raise NotImplementedError("vLLM is not scored here")
