@@ -8,6 +8,7 @@ constexpr int kBlock = 128;       // keys a time
 constexpr int kQueries = 128;     // most queries of a piece of a prompt chunk
 constexpr int kHeads = 4;         // query heads whose sums stay in registers
 constexpr int kShortSplit = 256;  // keys that are worth a piece of their own
+constexpr int kAhead = 64;        // keys that a decode row fetches before it needs them
 
 struct Span {
   int first, last;  // visible keys
@@ -31,41 +32,104 @@ struct Queries {
   int wide_stride;
 };
 
-// scores[R][t] of R query heads with `count` keys
+// Where a block's keys and values lie, in elements, and those of the keys that are fetched ahead.
+struct Places {
+  int64_t at[kBlock + kAhead];
+  int count;
+
+  Places(const IpCache& cache, const int32_t* pages, int first, int last, int head)
+      : count(std::min(last - first, kBlock + kAhead)) {
+    const int64_t head_offset = head * cache.head_stride;
+    for (int t = 0; t < count;) {
+      const int page = (first + t) / cache.tokens_per_page, in_page = first + t - page * cache.tokens_per_page;
+      const int run = std::min(count - t, cache.tokens_per_page - in_page);
+      int64_t offset = pages[page] * cache.page_stride + in_page * cache.token_stride + head_offset;
+      for (int u = 0; u < run; ++u, offset += cache.token_stride) at[t + u] = offset;
+      t += run;
+    }
+  }
+};
+
+// Rows of the cache lie apart, too short for the processor to foresee the next.
+template <class C>
+IP_INLINE void fetch(const void* plane, int64_t offset, int size) {
+  constexpr int kLine = 64 / sizeof(typename C::Element);
+  for (int i = 0; i < size; i += kLine) __builtin_prefetch(at<C>(plane, offset + i), 0, 2);
+}
+
+// One vector of pairs for each 2 * kLanes elements of a head: what a query is in registers.
+template <class T, class C, int R, int W>
+IP_INLINE void score_pairs(const Queries<T, C>& q, int head, const void* keys, const int64_t* places, vf (&sums)[R][kLanes],
+                           int u) {
+  const auto* k = at<C>(keys, places[u]);
+  vf sum[R] = {};
+#pragma GCC unroll 4
+  for (int i = 0; i < W; ++i) {
+    const vu key = load<vu>(k + 2 * kLanes * i);
+    for (int r = 0; r < R; ++r)
+      sum[r] = T::dot(sum[r], key, load<vu>(q.own + (head + r) * q.own_stride + 2 * kLanes * i));
+  }
+  for (int r = 0; r < R; ++r) sums[r][u] = sum[r];
+}
+
 template <class T, class C, int R>
-void decode_scores(const IpAttention& a, const Queries<T, C>& q, int head, const int32_t* pages, int first, int count,
-                   int kv_head, float* scores) {
-  const int per_page = a.cache.tokens_per_page;
-  const int64_t token_stride = a.cache.token_stride, head_offset = kv_head * a.cache.head_stride;
-  const auto* keys = at<C>(a.cache.k, head_offset);
-  const auto row_of = [&](int t) {
-    const int token = first + std::min(t, count - 1);
-    return keys + static_cast<int64_t>(pages[token / per_page]) * a.cache.page_stride +
-           static_cast<int64_t>(token % per_page) * token_stride;
-  };
-  const bool same = Queries<T, C>::kSame && a.size % (2 * kLanes) == 0;
+IP_INLINE void score_any(const IpAttention& a, const Queries<T, C>& q, int head, const int64_t* places,
+                         vf (&sums)[R][kLanes], int u) {
   const int rest = a.size / kLanes * kLanes;
+  const auto* k = at<C>(a.cache.k, places[u]);
+  vf sum[R] = {};
+  for (int i = 0; i < rest; i += kLanes) {
+    const vf key = C::load_v(k + i);
+    for (int r = 0; r < R; ++r) sum[r] += key * load<vf>(q.wide + (head + r) * q.wide_stride + i);
+  }
+  for (int i = rest; i < a.size; ++i)
+    for (int r = 0; r < R; ++r) sum[r][0] += C::to_float(k[i]) * q.wide[(head + r) * q.wide_stride + i];
+  for (int r = 0; r < R; ++r) sums[r][u] = sum[r];
+}
+
+// scores[R][t] of R query heads with `count` keys; the first heads of a group fetch for the others.
+template <class T, class C, int R>
+void decode_scores(const IpAttention& a, const Queries<T, C>& q, int head, const Places& places, int count, float* scores) {
+  const bool same = Queries<T, C>::kSame && a.size % (2 * kLanes) == 0;
+  int64_t padded[kLanes];
   for (int t = 0; t < count; t += kLanes) {
-    vf sums[R][kLanes];
-    for (int u = 0; u < kLanes; ++u) {
-      const auto* k = row_of(t + u);
-      vf sum[R] = {};
-      if (same) {
-        if constexpr (Queries<T, C>::kSame) {
-          for (int i = 0; i < a.size; i += 2 * kLanes) {
-            const vu key = load<vu>(k + i);
-            for (int r = 0; r < R; ++r) sum[r] = T::dot(sum[r], key, load<vu>(q.own + (head + r) * q.own_stride + i));
-          }
-        }
-      } else {
-        for (int i = 0; i < rest; i += kLanes) {
-          const vf key = C::load_v(k + i);
-          for (int r = 0; r < R; ++r) sum[r] += key * load<vf>(q.wide + (head + r) * q.wide_stride + i);
-        }
-        for (int i = rest; i < a.size; ++i)
-          for (int r = 0; r < R; ++r) sum[r][0] += C::to_float(k[i]) * q.wide[(head + r) * q.wide_stride + i];
+    const int64_t* own = places.at + t;
+    if (t + kLanes > count) {
+      for (int u = 0; u < kLanes; ++u) padded[u] = places.at[std::min(t + u, count - 1)];
+      own = padded;
+    }
+    if (head == 0)
+      for (int u = t; u < std::min(t + kLanes, count); ++u) {
+        fetch<C>(a.cache.v, places.at[u], a.size);
+        if (u + kAhead < places.count) fetch<C>(a.cache.k, places.at[u + kAhead], a.size);
       }
-      for (int r = 0; r < R; ++r) sums[r][u] = sum[r];
+    vf sums[R][kLanes];
+    if (same) {
+      if constexpr (Queries<T, C>::kSame) {
+        switch (a.size / (2 * kLanes)) {
+          case 1:
+            for (int u = 0; u < kLanes; ++u) score_pairs<T, C, R, 1>(q, head, a.cache.k, own, sums, u);
+            break;
+          case 2:
+            for (int u = 0; u < kLanes; ++u) score_pairs<T, C, R, 2>(q, head, a.cache.k, own, sums, u);
+            break;
+          case 4:
+            for (int u = 0; u < kLanes; ++u) score_pairs<T, C, R, 4>(q, head, a.cache.k, own, sums, u);
+            break;
+          default:
+            for (int u = 0; u < kLanes; ++u) {
+              const auto* k = at<C>(a.cache.k, own[u]);
+              vf sum[R] = {};
+              for (int i = 0; i < a.size; i += 2 * kLanes) {
+                const vu key = load<vu>(k + i);
+                for (int r = 0; r < R; ++r) sum[r] = T::dot(sum[r], key, load<vu>(q.own + (head + r) * q.own_stride + i));
+              }
+              for (int r = 0; r < R; ++r) sums[r][u] = sum[r];
+            }
+        }
+      }
+    } else {
+      for (int u = 0; u < kLanes; ++u) score_any<T, C, R>(a, q, head, own, sums, u);
     }
     for (int r = 0; r < R; ++r) store(scores + (head + r) * kBlock + t, sums_of(sums[r]));
   }
@@ -73,12 +137,10 @@ void decode_scores(const IpAttention& a, const Queries<T, C>& q, int head, const
 
 // out[R][size] += weights[R][t] · v[t]
 template <class C, int R>
-void decode_values(const IpAttention& a, const float* weights, int head, const int32_t* pages, int first, int count,
-                   int kv_head, float* out, int out_stride) {
+void decode_values(const IpAttention& a, const float* weights, int head, const Places& places, int count, float* out,
+                   int out_stride) {
   constexpr int kWide = 4;
-  const int64_t offset0 = kv_head * a.cache.head_stride;
   const int rest = a.size / kLanes * kLanes;
-  const int per_page = a.cache.tokens_per_page;
   weights += head * kBlock;
   out += head * out_stride;
   for (int i0 = 0; i0 < rest; i0 += kWide * kLanes) {
@@ -87,16 +149,12 @@ void decode_values(const IpAttention& a, const float* weights, int head, const i
       vf sums[R][W];
       for (int r = 0; r < R; ++r)
         for (int w = 0; w < W; ++w) sums[r][w] = load<vf>(out + r * out_stride + i0 + w * kLanes);
-      for (int t = 0; t < count;) {
-        const int token = first + t, in_page = token % per_page, run = std::min(count - t, per_page - in_page);
-        const auto* v = at<C>(a.cache.v, static_cast<int64_t>(pages[token / per_page]) * a.cache.page_stride +
-                                             in_page * a.cache.token_stride + offset0 + i0);
-        for (int u = 0; u < run; ++u, v += a.cache.token_stride)
-          for (int w = 0; w < W; ++w) {
-            const vf value = C::load_v(v + w * kLanes);
-            for (int r = 0; r < R; ++r) sums[r][w] += weights[r * kBlock + t + u] * value;
-          }
-        t += run;
+      for (int t = 0; t < count; ++t) {
+        const auto* v = at<C>(a.cache.v, places.at[t] + i0);
+        for (int w = 0; w < W; ++w) {
+          const vf value = C::load_v(v + w * kLanes);
+          for (int r = 0; r < R; ++r) sums[r][w] += weights[r * kBlock + t] * value;
+        }
       }
       for (int r = 0; r < R; ++r)
         for (int w = 0; w < W; ++w) store(out + r * out_stride + i0 + w * kLanes, sums[r][w]);
@@ -105,9 +163,7 @@ void decode_values(const IpAttention& a, const float* weights, int head, const i
   for (int i = rest; i < a.size; ++i)
     for (int r = 0; r < R; ++r) {
       float sum = 0;
-      for (int t = 0; t < count; ++t)
-        sum += weights[r * kBlock + t] *
-               C::to_float(at<C>(a.cache.v, cache_offset(a.cache, pages, first + t, kv_head))[i]);
+      for (int t = 0; t < count; ++t) sum += weights[r * kBlock + t] * C::to_float(at<C>(a.cache.v, places.at[t])[i]);
       out[r * out_stride + i] += sum;
     }
 }
@@ -187,9 +243,12 @@ void decode_piece(const IpAttention& a, int row, int kv_head, Span span, char* s
   const float scale = exponent_scale(a);
   for (int first = span.first; first < span.last; first += kBlock) {
     const int count = std::min(kBlock, span.last - first);
+    const Places places(a.cache, pages, first, span.last, kv_head);
+    if (first == span.first)
+      for (int t = 0; t < std::min(kAhead, places.count); ++t) fetch<C>(a.cache.k, places.at[t], a.size);
     for (int g = 0; g < group; g += kHeads)
       with_rows<kHeads>(std::min(kHeads, group - g), [&](auto constant) {
-        decode_scores<T, C, decltype(constant)::value>(a, queries, g, pages, first, count, kv_head, scores);
+        decode_scores<T, C, decltype(constant)::value>(a, queries, g, places, count, scores);
       });
     for (int g = 0; g < group; ++g) {
       float* score = scores + g * kBlock;
@@ -201,7 +260,7 @@ void decode_piece(const IpAttention& a, int row, int kv_head, Span span, char* s
     }
     for (int g = 0; g < group; g += kHeads)
       with_rows<kHeads>(std::min(kHeads, group - g), [&](auto constant) {
-        decode_values<C, decltype(constant)::value>(a, scores, g, pages, first, count, kv_head, out, out_stride);
+        decode_values<C, decltype(constant)::value>(a, scores, g, places, count, out, out_stride);
       });
   }
 }
