@@ -50,8 +50,10 @@ def make_plan(config: Config, *, weights: bool = True) -> Planned:
     """
     from inferplane.checkpoint.card import read_card
     from inferplane.checkpoint.model_spec import model_spec
+    from inferplane.errors import InferplaneError
     from inferplane.host.facts import collect_host
     from inferplane.plan.hooks import tell_selection, validate
+    from inferplane.plan.missing import with_left_out
     from inferplane.plan.resolve import resolve
     from inferplane.plugins.discovery import discover
     from inferplane.sources.resolve import resolve_source
@@ -78,6 +80,11 @@ def make_plan(config: Config, *, weights: bool = True) -> Planned:
         model = discovery.describe(str(card.config.get("model_type", "")), card.config) or model_spec(card.config)
         plan = tell_selection(resolve(config, model, card, str(files.path), format_id, discovery), discovery)
         timeline.mark("plan")
+    except InferplaneError as error:
+        told = with_left_out(error, discovery.left_out)
+        if told is error:
+            raise
+        raise told from error
     finally:
         discovery.close()
     return Planned(config, plan, files.provenance, timeline.phases)

@@ -19,14 +19,22 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
+LEVELS = ("ok", "warning", "error")
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a doctor's report or of a validation."""
 
     level: str
-    """"ok", "warning" or "error"."""
+    """One of LEVELS."""
     subject: str
     message: str
     remedy: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for another level: a finding that nobody looks at is lost."""
+        if self.level not in LEVELS:
+            raise ValueError(f"level={self.level!r}: a finding's level is one of {', '.join(LEVELS)}")
 
 
 @hookspec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import select
 import sys
@@ -72,6 +73,8 @@ def _run(argv: list[str] | None) -> int:
     try:
         return int(command_module(parsed.command).run(parsed))
     except InferplaneError as error:
+        if getattr(parsed, "json", False) is True:
+            print_json(error)
         return report(error)
     except KeyboardInterrupt:
         return 130
@@ -107,6 +110,11 @@ def _discard(streams: Iterable[TextIO]) -> None:
     for stream in streams:
         os.dup2(nothing, stream.fileno())
     os.close(nothing)
+
+
+def print_json(error: InferplaneError) -> None:
+    """The error where a program expects an answer: one JSON object with `error` on the standard output."""
+    print(json.dumps({"error": {"code": error.code, "message": error.message, "remedy": error.remedy}}, indent=2))
 
 
 def report(error: InferplaneError) -> int:

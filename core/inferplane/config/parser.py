@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from inferplane.config.actions import JsonObject, Pair
+
+_CHOICE = re.compile(r"invalid choice: '(?P<given>.*?)' \(choose from (?P<known>.*)\)")
+"""As argparse words it."""
 
 
 class Foreign(NamedTuple):
@@ -47,6 +51,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with status 2."""
+        if (choice := _CHOICE.search(message)) is not None:
+            near = difflib.get_close_matches(choice["given"], re.findall(r"[\w.-]+", choice["known"]), n=1)
+            message += f" (did you mean {near[0]}?)" if near else ""
         known = list(self._option_string_actions)
         for word in message.split():
             if word.startswith("--") and word.rstrip(":") not in known:

@@ -148,7 +148,7 @@ def _merge(group: Sequence[Decision]) -> Decision:
         return first
     subjects = [decision.subject.partition(" ")[2] for decision in group]
     return Decision(
-        subject=f"op x{len(group)}",
+        subject=f"op {subjects[0]} and {len(group) - 1} more",
         chosen=first.chosen,
         score=first.score,
         source=first.source,

@@ -115,7 +115,7 @@ def test_ops_with_the_same_outcome_are_one_line() -> None:
     ]
     merged = merge_alike(decisions)
     assert [(each.subject, each.chosen) for each in merged] == [
-        ("op x2", "a.ops"),
+        ("op rope@1 and 1 more", "a.ops"),
         ("op embedding@1", "reference.ops"),
         ("dtype", "bfloat16"),
     ]

@@ -71,6 +71,13 @@ def test_a_warning_and_a_failing_hook_do_not(write_hook: Write, tiny_llama_dir: 
     assert len(plan.warnings) == 3
 
 
+def test_a_level_that_does_not_exist_is_the_plugins_fault(write_hook: Write, tiny_llama_dir: Path) -> None:
+    write_hook("acme-odd", VALIDATE, "return [Finding(level='fatal', subject='acme', message='stop')]")
+    (warning,) = make_plan(settings("acme-odd", model=str(tiny_llama_dir))).plan.warnings
+    assert "acme-odd 1.2" in warning
+    assert "level='fatal'" in warning
+
+
 def test_plugins_never_see_a_key(write_hook: Write, tmp_path: Path, host: HostInfo) -> None:
     seen = tmp_path / "seen.json"
     write_hook("acme-spy", VALIDATE, f"open({str(seen)!r}, 'w').write(json.dumps(config))")
