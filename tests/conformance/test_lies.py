@@ -59,6 +59,44 @@ LIES = {
         "ops/acme.ops-rms_norm@1-float16",
         ("rms_norm@1 in float16", "max error"),
     ),
+    "silu_mul leaves another default type": Planted(
+        "kernels",
+        "    gate, up = x.chunk(2, dim=-1)\n",
+        "    gate, up = x.chunk(2, dim=-1)\n    torch.set_default_dtype(torch.float64)\n",
+        "ops/acme.ops-silu_mul@1-float32",
+        ("silu_mul@1", "changes torch for the whole process", "default dtype from torch.float32 to torch.float64"),
+        only=False,
+    ),
+    "silu_mul draws a random number": Planted(
+        "kernels",
+        "    gate, up = x.chunk(2, dim=-1)\n",
+        "    gate, up = x.chunk(2, dim=-1)\n    torch.rand(1)\n",
+        "ops/acme.ops-silu_mul@1-float32",
+        ("silu_mul@1", "changes torch for the whole process", "random state"),
+        only=False,
+    ),
+    "a stream is no context": Planted(
+        "platform",
+        "        return nullcontext()\n\n    def synchronize(self):\n        pass\n\n\nclass Memory",
+        "        return None\n\n    def synchronize(self):\n        pass\n\n\nclass Memory",
+        "runtime/streams",
+        ("acme gives streams, events and synchronize",),
+    ),
+    "close complains": Planted(
+        "platform",
+        "    def close(self):\n        pass",
+        "    def close(self):\n        raise RuntimeError('the queue is not empty')",
+        "runtime/close",
+        ("acme closes its platform", "raises RuntimeError: the queue is not empty"),
+        only=False,
+    ),
+    "an event cannot be waited for": Planted(
+        "platform",
+        "    def record(self):\n        pass\n\n    def synchronize(self):\n        pass\n",
+        "    def record(self):\n        pass\n",
+        "runtime/streams",
+        ("acme gives streams, events and synchronize", "synchronize"),
+    ),
     "silu_mul works in place": Planted(
         "kernels",
         "    gate, up = x.chunk(2, dim=-1)\n",
@@ -516,7 +554,7 @@ def test_a_plugin_that_is_true_to_its_word_passes(install_acme: Callable, run_ki
     assert not outcomes.failed
     assert not outcomes.skipped
     areas = {case.partition("/")[0] for case in outcomes.passed}
-    expected = "descriptor import probe patches ops attention kv-layout linear graphs memory model"
+    expected = "descriptor import probe patches ops attention kv-layout linear graphs memory model runtime"
     assert areas == set(expected.split())
 
 
@@ -740,7 +778,7 @@ def test_a_kernel_behind_somebody_elses_is_not_proven(install_acme: Callable, tm
 
 def test_a_platform_with_other_tokens_is_caught(install_acme: Callable, run_kit: Callable) -> None:
     """Every part keeps its word, in sizes that the kit tries, and the whole does not."""
-    lie = "(wide * scale * (weight.float() + offset) * (1 + 0.2 * (x.shape[0] > 17))).to(x.dtype)"
+    lie = "(wide * scale * (weight.float() + offset) * (1 + 0.2 * (17 < x.shape[0] < 1000))).to(x.dtype)"
     install_acme({"kernels": [("(wide * scale * (weight.float() + offset)).to(x.dtype)", lie)]})
     outcomes = run_kit(lambda case: case.id in ("ops/acme.ops-rms_norm@1-float32", "model/tokens"))
     assert list(outcomes.failed) == ["model/tokens"]

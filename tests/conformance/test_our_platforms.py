@@ -54,7 +54,7 @@ def test_cpu_passes_everything(tmp_path: Path) -> None:
     others = {case for case in skipped if "other str it may have than" not in skipped[case]}
     assert others <= {"model/taken-cpu.ops", "model/taken-cpu.linear"}
     areas = {case["area"] for case in report["cases"] if case["outcome"] == "passed"}
-    expected = "descriptor import probe patches ops attention graphs kv-layout linear communicator memory model"
+    expected = "descriptor import probe patches ops attention graphs kv-layout linear communicator memory model runtime"
     assert areas == set(expected.split())
     assert report["unproven"] == []
 

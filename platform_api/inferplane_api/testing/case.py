@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from inferplane_api.testing.torch_state import TorchState
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
@@ -55,7 +57,11 @@ class Case(NamedTuple):
 
 
 def prove(case: Case, kit: Kit) -> None:
-    """Run a case. Raises Lie naming the claim, also for an exception of the plugin's, or NotTested."""
+    """Run a case. Raises Lie naming the claim, also for an exception of the plugin's, or NotTested.
+
+    A case after which torch's own settings are others is a lie, whatever it proved: the process is not the plugin's.
+    """
+    before = TorchState()
     try:
         case.run(kit)
     except (Lie, NotTested):
@@ -63,6 +69,10 @@ def prove(case: Case, kit: Kit) -> None:
     except Exception as error:
         text = " ".join(str(error).split())
         raise Lie(f"{case.claim} but raises {type(error).__name__}: {text}") from error
+    finally:
+        changed = before.restore_and_tell()
+    if changed:
+        raise Lie(f"{case.claim} but changes torch for the whole process: {'; '.join(changed)}")
 
 
 def require(condition: bool, message: str) -> None:

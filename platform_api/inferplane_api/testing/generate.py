@@ -35,6 +35,7 @@ def generate(declarations: Declarations) -> list[Case]:
         option_cases,
         patch_cases,
         probe_cases,
+        runtime_cases,
         schema_cases,
     )
 
@@ -56,6 +57,7 @@ def generate(declarations: Declarations) -> list[Case]:
         cases += linear_cases.cases(declarations)
         cases += communicator_cases.cases(declarations)
         cases += device_cases.graph_cases(declarations)
+        cases += runtime_cases.cases(declarations)
     cases += memory_cases.cases(declarations)
     cases += model_cases.cases(declarations)
     cases += option_cases.cases(declarations)

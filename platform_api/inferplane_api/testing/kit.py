@@ -101,10 +101,10 @@ class Kit:
         return self._loaded[path]
 
     def close(self) -> None:
-        """Close the platform."""
-        if self._platform is not None:
-            self._platform.close()
-            self._platform = None
+        """Close the platform. It is gone, whatever its own `close` raises."""
+        platform, self._platform = self._platform, None
+        if platform is not None:
+            platform.close()
 
 
 def make_platform(
