@@ -108,7 +108,11 @@ async def _run(launch: WorkerLaunch, status: BinaryIO) -> int:
     write_frame(status, msgspec.msgpack.encode(Loaded()))
     await commands.serve.wait()
     listener = socket.socket(fileno=launch.listener)
-    await run_app(app, listener, config.server, client, stopped_by=commands.stopped_by)
+
+    def stopped_by(stop: Callable[[int], None]) -> None:
+        commands.stopped_by(lambda: stop(signal.SIGTERM))
+
+    await run_app(app, listener, config.server, client, stopped_by=stopped_by, listens_alone=False)
     return EXIT_FAILED if broken.is_set() else 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,11 +13,12 @@ import msgspec
 from inferplane.banner import ready_text, socket_text
 from inferplane.launch_types import FrontEnd, Prepared, Service
 from inferplane.log import get_logger
+from inferplane.server.stop_signals import StopSignals
 from inferplane.timeline import Timeline
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from fastapi import FastAPI
 
@@ -150,29 +150,33 @@ async def _serve(planned: Planned, start: _Start) -> int:
     if planned.config.server.api_server_count > 1:
         return await _serve_with_workers(planned, start)
     client = make_client(planned, on_phase=start.status.enter)
-    signals: list[int] = []
+    signals = StopSignals()
     at_once = False
     try:
-        with _stoppable(signals):
+        with signals.caught():
+            signals.tell(_cancelling())
             client.launch()
             # The engine loads its weights meanwhile.
             service, app = await asyncio.to_thread(_front_end, planned, client)
             await client.ready()
-        # Who connects between the two is kept waiting by the system for a moment, and not refused.
-        start.responder.stop()
-        from inferplane.server.run import run_app
+            signals.keep()
+            # Who connects between the two is kept waiting by the system for a moment, and not refused.
+            start.responder.stop()
+            from inferplane.server.run import run_app
 
-        _print_ready(service, client, start.listener, time.perf_counter() - start.began)
-        async with _stats_logged(planned.config.server, client):
-            status = await run_app(app, start.listener, planned.config.server, client)
+            _print_ready(service, client, start.listener, time.perf_counter() - start.began)
+            async with _stats_logged(planned.config.server, client):
+                status = await run_app(
+                    app, start.listener, planned.config.server, client, stopped_by=signals.tell, listens_alone=True
+                )
         at_once = status != 0
         return status
     except asyncio.CancelledError:
-        if not signals:
+        if not signals.numbers:
             raise
         at_once = True
         log.info("stopped while starting")
-        return 128 + signals[0]
+        return 128 + signals.numbers[0]
     finally:
         await client.close(at_once=at_once)
 
@@ -191,49 +195,43 @@ async def _serve_with_workers(planned: Planned, start: _Start) -> int:
         news=lambda: news_of(client),
         on_gone=client.release,
     )
-    signals: list[int] = []
+    signals = StopSignals()
     try:
-        with _stoppable(signals):
+        with signals.caught():
+            signals.tell(_cancelling())
             client.launch()
             workers.start()
             prepared = await asyncio.to_thread(prepare_front_end, planned, with_tokenizer=False)
             await asyncio.gather(client.ready(), workers.ready())
-        start.responder.stop()
-        with _draining(workers, server.shutdown_timeout, signals):
+            signals.keep()
+            start.responder.stop()
             workers.serve()
+            signals.tell(_draining(workers, server.shutdown_timeout))
             _print_ready(Service(prepared, client), client, start.listener, time.perf_counter() - start.began)
             async with _stats_logged(server, client):
                 num_signals = await workers.run()
-        return 0 if num_signals == 1 else 128 + signals[-1]
+        return 0 if num_signals == 1 else 128 + signals.numbers[-1]
     except asyncio.CancelledError:
-        if not signals:
+        if not signals.numbers:
             raise
         log.info("stopped while starting")
-        return 128 + signals[0]
+        return 128 + signals.numbers[0]
     finally:
         await workers.close()
-        await client.close(at_once=len(signals) != 1)
+        await client.close(at_once=len(signals.numbers) != 1)
 
 
-@contextlib.contextmanager
-def _draining(workers: Workers, seconds: float, signals: list[int]) -> Iterator[None]:
-    """Inside, the first SIGINT or SIGTERM lets the processes finish their requests, the second one ends them."""
-    loop = asyncio.get_running_loop()
+def _draining(workers: Workers, seconds: float) -> Callable[[int], None]:
+    """The first signal lets the processes finish their requests, the second one ends them."""
+    told: list[int] = []
 
     def stop(number: int) -> None:
-        signals.append(number)
-        if len(signals) == 1:
+        told.append(number)
+        if len(told) == 1:
             log.info("shutting down: requests under way may take %g s more; a second signal ends them at once", seconds)
         workers.drain(seconds + DRAIN_MARGIN_SECONDS)
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, stop, number)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+    return stop
 
 
 def make_client(
@@ -273,24 +271,15 @@ async def _stats_logged(server: ServerConfig, client: ProcessClient) -> AsyncIte
             await asyncio.gather(task, return_exceptions=True)
 
 
-@contextlib.contextmanager
-def _stoppable(signals: list[int]) -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM cancel the present task, which finds the number in `signals`."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+def _cancelling() -> Callable[[int], None]:
+    """A signal cancels the present task, which finds its number among the signals."""
+    task = asyncio.current_task()
     assert task is not None
 
     def stop(number: int) -> None:
-        signals.append(number)
         task.cancel()
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, stop, number)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
+    return stop
 
 
 def _front_end(planned: Planned, client: ProcessClient) -> tuple[Service, FastAPI]:

@@ -333,7 +333,8 @@ def test_a_killed_engine_ends_streams_and_refuses_the_next(tmp_path: Path) -> No
         assert time.monotonic() - killed < 2
         # A client reads that the engine is gone and which entry of the log has the cause, never the cause itself.
         named = re.search("the engine has stopped; error id ([0-9a-f]+)", caught.value.message)
-        assert named and "SIGKILL" not in caught.value.message
+        assert named
+        assert "SIGKILL" not in caught.value.message
         (entry,) = [line for line in server.log if named[1] in line]
         assert "SIGKILL" in entry
         with pytest.raises(openai.InternalServerError) as refused:

@@ -91,6 +91,27 @@ def test_a_signal_while_loading_ends_everything(scripted_model: Path, served: An
         assert not engine.is_running()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("flags", [(), ("--api-server-count", "2")])
+def test_a_signal_at_the_ready_line_drains(
+    scripted_model: Path, served: Any, flags: tuple[str, ...], number: int
+) -> None:
+    """The start is over, whoever catches signals at that moment."""
+    with served(scripted_model, {}, *flags) as server:
+        server.wait_ready()
+        server.process.send_signal(number)
+        assert server.wait_end() == 0
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping", "/version"])
+def test_a_probe_may_ask_for_the_head_alone(scripted_model: Path, served: Any, path: str) -> None:
+    with served(scripted_model, {}, "--api-key", "secret") as server:
+        url = server.wait_ready()
+        answer = httpx.head(url + path)
+        assert answer.status_code == (200 if path != "/version" else 401)
+        assert answer.content == b""
+
+
 def _has_engine(server: Any) -> bool:
     try:
         return bool(server.engine)

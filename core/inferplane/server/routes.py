@@ -144,15 +144,18 @@ def _add_model_routes(app: FastAPI, context: ServerContext, description: Descrip
 def _add_health_routes(app: FastAPI, context: ServerContext, description: Description) -> None:
     well = description.route("Is the engine well?", answer=health.Health, errors=(500, 503))
 
+    @app.head("/health", operation_id="health_head", include_in_schema=False)
     @app.get("/health", **well)
     async def health_route() -> Response:
         return _json(health.health(context))
 
+    @app.head("/ping", operation_id="ping_head", include_in_schema=False)
     @app.get("/ping", operation_id="ping", **well)
     @app.post("/ping", operation_id="ping_post", **well)
     async def ping() -> Response:
         return _json(health.health(context))
 
+    @app.head("/version", operation_id="version_head", include_in_schema=False)
     @app.get("/version", **description.route("Version of the core", answer=health.Version))
     async def version() -> Response:
         return _json(health.version())

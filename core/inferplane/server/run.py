@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,6 @@ class _Server(uvicorn.Server):
 
     num_signals = 0
     last_signal = 0
-    catches_signals = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal begins to drain, the second one ends at once."""
@@ -59,14 +57,8 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Both SIGINT and SIGTERM."""
-        numbers = (signal.SIGINT, signal.SIGTERM) if self.catches_signals else ()
-        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        """None: somebody catches them from the start of the process on, and tells."""
+        yield
 
 
 async def run_app(
@@ -75,12 +67,14 @@ async def run_app(
     server: ServerConfig,
     client: EngineClient,
     *,
-    stopped_by: Callable[[Callable[[], None]], None] | None = None,
+    stopped_by: Callable[[Callable[[int], None]], None],
+    listens_alone: bool,
 ) -> int:
-    """Serve until SIGINT or SIGTERM, then let running requests finish for `shutdown_timeout` seconds; what is left then
+    """Serve until it is stopped, then let running requests finish for `shutdown_timeout` seconds; what is left then
     ends with finish_reason "abort". Returns the exit status: 0, or 128 + the signal's number when a second one came.
 
-    stopped_by(stop): gets what is to be called instead of the signals, by one of several processes on the listener.
+    stopped_by(stop): gets what is to be called with the number of each signal. listens_alone: no other process answers
+    on the listener.
     """
     settings = LimitedConfig(
         app,
@@ -93,12 +87,10 @@ async def run_app(
         timeout_keep_alive=server.keep_alive_timeout,
         root_path=server.root_path,
         lifespan="on",
-        backlog=BACKLOG if stopped_by is None else ACCEPTED_AT_ONCE,
+        backlog=BACKLOG if listens_alone else ACCEPTED_AT_ONCE,
     )
     serving = _Server(settings)
-    if stopped_by is not None:
-        serving.catches_signals = False
-        stopped_by(lambda: serving.handle_exit(signal.SIGTERM, None))
+    stopped_by(lambda number: serving.handle_exit(number, None))
     watching = asyncio.create_task(_drain(serving, client, server.shutdown_timeout))
     try:
         async with _transport_security(settings, server):
