@@ -14,10 +14,11 @@ import msgspec
 
 from inferplane.client.beam_search import BeamSearch
 from inferplane.client.requests import build_requests
-from inferplane.errors import QueueFull, TookTooLong
+from inferplane.errors import InferplaneError, QueueFull, TookTooLong
 from inferplane.metrics import SequenceTimer
 from inferplane.server.errors import shutting_down
 from inferplane.server.generation import Finished, Sampling, given_up, request_metrics, usage_of_tokens
+from inferplane.telemetry import SequenceSpan
 from inferplane.text.detokenizer import Detokenizer
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class BeamGeneration:
         self._prompt_logprobs: list[list[TokenLogprobs | None] | None] = [None] * len(prompts)
         self._num_cached = [0] * len(prompts)
         self._num_tokens = 0
+        self._cause = "disconnect"
+        self._request_id = body.request_id or unique
         context.metrics.params_n.observe(self.n)
         for request in self._requests[:1]:
             context.metrics.params_max_tokens.observe(request.params.max_tokens or 0)
@@ -85,15 +88,41 @@ class BeamGeneration:
         try:
             await self._run()
             reason = "stop"
+        except InferplaneError as error:
+            self._cause = "timeout" if isinstance(error, TookTooLong) else "engine"
+            raise
         finally:
             self._context.num_running -= 1
-            for timer, prompt in zip(self._timers, self.prompts, strict=True):
-                timer.finish(reason, len(prompt.token_ids))
+            for timer, request in zip(self._timers, self._requests, strict=True):
+                self._measure(timer, request, reason)
         finished = []
         for index, search in enumerate(self._searches):
             finished += [self._finished(index, sequence) for sequence in search.best()]
         self._num_tokens = sum(len(sequence.token_ids) for sequence in finished)
         return finished
+
+    def _measure(self, timer: SequenceTimer, request: Request, reason: str) -> None:
+        context = self._context
+        timer.finish(reason, len(request.prompt_token_ids))
+        if reason == "abort":
+            context.metrics.aborted(self._cause)
+        if context.tracing is None:
+            return
+        context.tracing.record(
+            SequenceSpan(
+                request_id=self._request_id,
+                model=context.prepared.served_names[0],
+                began=request.arrival,
+                times=timer.times(),
+                num_prompt_tokens=len(request.prompt_token_ids),
+                num_sequences=self.n,
+                max_tokens=request.params.max_tokens,
+                temperature=request.params.temperature,
+                top_p=request.params.top_p,
+                finish_reason=reason,
+                trace=self._claim.trace,
+            )
+        )
 
     def usage(self) -> Usage:
         """Of the sequences that are returned, not of the beams that were left."""
@@ -142,8 +171,10 @@ class BeamGeneration:
         try:
             async for index, delta in stream:
                 if delta.finish_reason == "error":
+                    self._cause = "engine"
                     raise given_up(self._context, delta)
                 if delta.finish_reason == "abort":
+                    self._cause = "shutdown"
                     raise shutting_down()
                 owner = owners[index]
                 if delta.prompt_logprobs is not None:

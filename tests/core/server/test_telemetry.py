@@ -150,6 +150,25 @@ async def test_requests_become_spans_of_the_callers_trace(make: Any, collector: 
     assert [attributes(each)["gen_ai.response.finish_reasons"] for each in rest] == [["length"], ["length"], ["abort"]]
 
 
+async def test_a_beam_search_becomes_a_span_for_each_prompt(make: Any, collector: Collector) -> None:
+    server = make(otlp_traces_endpoint=f"http://127.0.0.1:{collector.server_port}/v1/traces")
+    server.service.client.die_after = 1
+    body = {"prompt": [[97], [97, 98]], "use_beam_search": True, "n": 2, "max_tokens": 2, "model": "tiny"}
+    answer = await server.http.post("/v1/completions", json=body, headers={"traceparent": PARENT})
+    assert answer.status_code >= 500
+    server.app.state.context.tracing.close()
+    spans = collector.spans()
+    assert [attributes(each)["gen_ai.usage.prompt_tokens"] for each in spans] == [1, 2]
+    assert {each.parent_span_id.hex() for each in spans} == {"b7ad6b7169203331"}
+    assert [attributes(each)["gen_ai.response.finish_reasons"] for each in spans] == [["abort"]] * 2
+    (line,) = [
+        line
+        for line in (await server.http.get("/metrics")).text.splitlines()
+        if line.startswith("inferplane:request_aborted_total") and 'reason="engine"' in line
+    ]
+    assert line.endswith(" 2.0")
+
+
 @pytest.mark.parametrize("endpoint", ["localhost:4318", "ftp://host/x", "http://"])
 def test_what_is_no_url_of_a_collector_is_refused(endpoint: str) -> None:
     with pytest.raises(InvalidValue, match="4318/v1/traces"):
