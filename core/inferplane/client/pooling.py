@@ -108,7 +108,8 @@ def build_pooling_request(
         raise ContextTooLong(
             field,
             len(prompt),
-            f"the prompt has {len(prompt)} tokens, and the maximum context length is {limits.max_model_len} tokens",
+            f"the prompt is too long: it has {len(prompt)} tokens, and this model's maximum context length is "
+            f"{limits.max_model_len} tokens",
             remedy="shorten it, or set truncate_prompt_tokens (-1: to what fits)",
         )
     if priority != 0 and not limits.priorities:

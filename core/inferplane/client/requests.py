@@ -150,14 +150,14 @@ def _resolve_max_tokens(num_prompt: int, params: SamplingParams, limits: Limits)
 
 
 def _too_long(num_prompt: int, max_tokens: int | None, limits: Limits) -> ContextTooLong:
-    asked = "" if max_tokens is None else f" and max_tokens={max_tokens}"
-    no_room = max_tokens is None or num_prompt >= limits.max_model_len
-    return ContextTooLong(
-        "prompt" if no_room else "max_tokens",
-        num_prompt if no_room else max_tokens,
-        f"the prompt has {num_prompt} tokens{asked}, and the maximum context length is {limits.max_model_len} tokens",
-        remedy="shorten the prompt or lower max_tokens",
-    )
+    """Clients tell this failure from others by "prompt is too long" and "this model's maximum context length is"."""
+    most = f"this model's maximum context length is {limits.max_model_len} tokens, with what is generated"
+    remedy = "shorten the prompt or lower max_tokens"
+    if max_tokens is None or num_prompt >= limits.max_model_len:
+        problem = f"the prompt is too long: it has {num_prompt} tokens, and {most}"
+        return ContextTooLong("prompt", num_prompt, problem, remedy=remedy)
+    problem = f"the prompt has {num_prompt} tokens and max_tokens={max_tokens}, and {most}"
+    return ContextTooLong("max_tokens", max_tokens, problem, remedy=remedy)
 
 
 def _check_something_is_left(params: SamplingParams, limits: Limits) -> None:

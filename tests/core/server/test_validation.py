@@ -209,12 +209,16 @@ async def test_a_prompt_that_is_too_long_names_both_numbers(shared: Any) -> None
     assert "100" in error["message"]
     assert "128" in error["message"]
     assert (error["param"], error["message"].partition(":")[0]) == ("max_tokens", "max_tokens=100")
+    # litellm and others know the failure by these words.
+    assert "this model's maximum context length is 128 tokens" in error["message"]
 
 
 async def test_a_prompt_that_fills_the_context_is_what_is_too_long(shared: Any) -> None:
     error = (await shared.complete(prompt="a" * 130, max_tokens=6)).json()["error"]
     assert error["param"] == "prompt"
-    assert error["message"].startswith("prompt=130: the prompt has 130 tokens and max_tokens=6,")
+    assert error["message"].startswith(
+        "prompt=130: the prompt is too long: it has 130 tokens, and this model's maximum"
+    )
 
 
 async def test_bad_keys_of_a_bias_are_listed(shared: Any) -> None:
