@@ -82,7 +82,7 @@ _OTHERS = (
         "not needed",
         advice="leave it out: code of a checkpoint is never run; a model type of its own comes with a plugin",
     ),
-    VllmFlag("--enforce-eager", "not needed", advice="leave it out: nothing is captured or compiled here"),
+    VllmFlag("--task", "differs", advice="use --runner generate or --runner pooling"),
     VllmFlag("--enable-chunked-prefill", "not needed", advice="leave it out: prompts are always computed in chunks"),
     VllmFlag("--tokenizer-mode", "not needed", advice="leave it out: the tokenizer is always the fast one"),
     VllmFlag("--model-impl", "not needed", advice="leave it out: the model type decides"),

@@ -18,7 +18,7 @@ from inferplane.server.embedding_schema import Embedding, EmbeddingBody, Embeddi
 from inferplane.server.embedding_work import EmbeddingWork
 from inferplane.server.errors import CLIENT_CLOSED, bad_value, not_supported, to_api_error
 from inferplane.server.identity import rename
-from inferplane.server.prompts import MAX_CHARACTERS_PER_TOKEN, PromptInput
+from inferplane.server.prompts import PromptInput, require_fitting
 from inferplane.server.sse import attended, until_disconnect
 from inferplane.server.templating import render_conversation
 from inferplane.server.validation import check_model
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from inferplane.server.context import ServerContext
     from inferplane.server.description import Description
-
-_MIN_CHARACTERS = 2**16
 
 Body = EmbeddingBody | EmbeddingChatBody
 
@@ -118,13 +116,7 @@ async def _prompts(context: ServerContext, body: Body, field: str) -> list[Promp
     if texts:
         if tokenizer is None:
             raise bad_value(field, "this model has no tokenizer; send token ids", code="no_tokenizer")
-        longest = max(map(len, texts))
-        bound = max(_MIN_CHARACTERS, MAX_CHARACTERS_PER_TOKEN * context.max_model_len)
-        if longest > bound:
-            problem = (
-                f"a text of {longest} characters does not fit {context.max_model_len} tokens; at most {bound} may be"
-            )
-            raise bad_value(field, problem, code="context_length_exceeded")
+        require_fitting(context, max(map(len, texts)), field)
         plan, special = context.prepared.plan, body.add_special_tokens
         ids = await context.text.tokenizer.run(
             lambda: encode_texts(tokenizer, texts, plan, truncate=most, special=special)

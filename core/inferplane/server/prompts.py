@@ -30,15 +30,20 @@ def require_tokenizer(context: ServerContext, field: str) -> Tokenizer:
     return tokenizer
 
 
+def require_fitting(context: ServerContext, num_characters: int, field: str) -> None:
+    """Raises ApiError 400 for a text that no tokenizer would fit into the context; it is not worth reading."""
+    most = max(_MIN_CHARACTERS, MAX_CHARACTERS_PER_TOKEN * context.max_model_len)
+    if num_characters > most:
+        problem = f"{num_characters} characters do not fit {context.max_model_len} tokens; at most {most} are read"
+        raise bad_value(field, problem, code="context_length_exceeded")
+
+
 async def encode_prompt(
     context: ServerContext, text: str, *, field: str, add_special_tokens: bool, truncate: int | None = None
 ) -> PromptInput:
     """Tokenize on a thread; the event loop goes on."""
     tokenizer = require_tokenizer(context, field)
-    most = max(_MIN_CHARACTERS, MAX_CHARACTERS_PER_TOKEN * context.max_model_len)
-    if len(text) > most:
-        problem = f"{len(text)} characters do not fit {context.max_model_len} tokens; at most {most} are read"
-        raise bad_value(field, problem, code="context_length_exceeded")
+    require_fitting(context, len(text), field)
     ids = await context.text.tokenizer.run(tokenizer.encode, text, add_special_tokens)
     return PromptInput(text, truncated(context, ids, truncate))
 

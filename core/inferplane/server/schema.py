@@ -149,6 +149,10 @@ class GenerationBody(Body):
     neutral: ClassVar[dict[str, tuple[Any, ...]]] = {
         "best_of": (1,),
         "structured_outputs": (),
+        "guided_json": (),
+        "guided_regex": (),
+        "guided_choice": (),
+        "guided_grammar": (),
         "response_format": ({"type": "text"},),
         "logits_processors": ([],),
         "thinking_token_budget": (-1,),
@@ -201,6 +205,10 @@ class GenerationBody(Body):
     vllm_xargs: Annotated[dict[str, Any], Field(max_length=MAX_XARGS)] | None = None
 
     best_of: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
     structured_outputs: Any = None
     response_format: Any = None
     logits_processors: Any = None

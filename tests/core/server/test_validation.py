@@ -99,6 +99,8 @@ BOTH = [
     ({"vllm_xargs": [1]}, "vllm_xargs"),
     ({"logits_processors": ["a.B"]}, "logits_processors"),
     ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ({"guided_json": {}}, "guided_json"),
+    ({"guided_choice": ["a"]}, "guided_choice"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
 ]
 COMPLETIONS = [
