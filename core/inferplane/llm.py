@@ -313,6 +313,8 @@ class LLM:
         del open_jobs[delta.request_id]
         if step.abort:
             self._driver.abort([delta.request_id])
+        if delta.error_code == "bad_processor_argument":
+            raise InvalidValue("extra_args", job.params.extra_args, step.error or "a logits processor refuses it")
         if step.error is not None:
             raise InferplaneError(f"request {delta.request_id}: {step.error}", code="request.failed")
         if job.output.finished:
@@ -326,6 +328,7 @@ class _Job:
         self, text: str | None, requests: list[Request], params: SamplingParams, tokenizer: Tokenizer | None
     ) -> None:
         self.requests = requests
+        self.params = params
         self._tokenizer = tokenizer
         self._assemblers = [OutputAssembler(request, tokenizer) for request in requests]
         wants = params.logprobs is not None or bool(params.logprob_token_ids)

@@ -72,9 +72,13 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
 ToEngine = Request | Abort | Control | Hello
 
 
-ERROR_CODES = ("step_failed", "out_of_memory", "corrupted", "queue_timeout", "no_room", "refused", "logits_processor")
+ERROR_CODES = (
+    "step_failed", "out_of_memory", "corrupted", "queue_timeout", "no_room", "refused", "logits_processor",
+    "bad_processor_argument",
+)  # fmt: skip
 """Why the engine gave a request up: its step failed, memory ran out even for it alone, its logits were not finite, it
-waited too long, the cache is too small for it, it could never run, or a logits processor failed."""
+waited too long, the cache is too small for it, it could never run, a logits processor failed, or refused its
+parameters."""
 
 
 class Delta(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):

@@ -41,12 +41,14 @@ class LogitsProcessor(Protocol):
     """One instance an engine, called from one thread; constructed with a ProcessorContext.
 
     Whatever a call raises ends the requests that the call is about, with the processor's name in the error, and nobody
-    else's. No call may wait for the device: results on the host are a step old at best.
+    else's; a ValueError of `add` as well, but as a request whose parameters are wrong. No call may wait for the device:
+    results on the host are a step old at best.
     """
 
     def add(self, request: SlotRequest) -> bool:
         """A request enters a slot. True: its logits go through `apply` until `remove`. Where False is returned, the
-        slot is not mentioned again."""
+        slot is not mentioned again. Raises ValueError for arguments that it does not take; its text is for the client,
+        who gets a 400."""
 
     def remove(self, slot: int) -> None:
         """The request of a slot for which `add` returned True has left."""

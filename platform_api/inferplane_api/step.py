@@ -109,3 +109,6 @@ class StepResult(msgspec.Struct, kw_only=True):
     failed: dict[int, str] = {}
     """Index into sample_rows to why that row could not be sampled: a logits processor of its request failed. The
     request ends; the others of the step are not concerned."""
+    refused: dict[int, str] = {}
+    """Index into sample_rows to why a logits processor does not take the parameters of that row's request: its `add`
+    raised ValueError. The request ends as one that asked for something wrong; no index is in `failed` too."""

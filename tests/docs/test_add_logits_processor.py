@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from inferplane import LLM
@@ -22,7 +26,9 @@ class Faulty:
 
     def add(self, request):
         if request.arguments.get("fail") == "add":
-            raise ValueError("not with me")
+            raise RuntimeError("not with me")
+        if request.arguments.get("fail") not in {None, "remove", "apply", "shape", "everything", "sampled"}:
+            raise ValueError(f"fail={request.arguments['fail']!r} is no place to fail at")
         self.where[request.slot] = request.arguments.get("fail")
         return "fail" in request.arguments
 
@@ -117,6 +123,60 @@ def test_a_failure_ends_its_request_with_the_name_and_no_other(llm: LLM, where: 
     assert [token for delta in deltas["good"] for token in delta.token_ids] == alone
     again = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True, extra_args={"fail": "remove"})
     assert llm.generate(prompt_of([9, 10]), again)[0].outputs[0].token_ids == alone, "the engine goes on"
+
+
+def test_a_value_that_a_processor_refuses_is_the_callers_mistake(llm: LLM) -> None:
+    plain = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+    alone = llm.generate(prompt_of([9, 10]), plain)[0].outputs[0].token_ids
+    with pytest.raises(InvalidValue, match="fail='nowhere' is no place to fail at") as caught:
+        llm.generate([[9, 10]], SamplingParams(extra_args={"fail": "nowhere"}))
+    assert caught.value.field == "extra_args"
+    assert caught.value.value == {"fail": "nowhere"}
+    assert "faulty_module:Faulty" in caught.value.problem
+    assert llm.generate(prompt_of([9, 10]), plain)[0].outputs[0].token_ids == alone, "the engine goes on"
+
+
+@pytest.fixture(scope="module")
+def url(site: Path, tiny_llama_dir: Path) -> Iterator[str]:
+    """A server whose engine is a process of its own and finds the class by itself."""
+    command = [sys.executable, "-m", "inferplane", "serve", str(tiny_llama_dir), "--platform", "cpu", "--port", "0"]
+    command += ["--dtype", "float32", "--max-model-len", "128", "--logits-processors", "faulty_module:Faulty"]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True) as it:
+        assert it.stdout is not None
+        try:
+            ready = next((line for line in it.stdout if line.startswith("Ready: ")), "")
+            assert ready, "the server ended before it was ready"
+            yield ready.split(" on ")[1].split()[0]
+        finally:
+            it.terminate()
+            it.wait(30)
+
+
+@pytest.mark.parametrize("route", ["completions", "chat/completions"])
+@pytest.mark.parametrize("body", [{}, {"n": 2}, {"stream": True}], ids=str)
+def test_a_value_that_a_processor_refuses_is_a_400(url: str, route: str, body: dict[str, Any]) -> None:
+    prompt = {"messages": [{"role": "user", "content": "Hi"}]} if route.startswith("chat") else {"prompt": "Hi"}
+    ask = {"max_tokens": 4, **prompt, **body}
+    for arguments, status in (({"fail": "nowhere"}, 400), ({"fail": "add"}, 500), ({"fail": "remove"}, 200)):
+        answer = httpx.post(f"{url}/{route}", json={**ask, "vllm_xargs": arguments})
+        if status == 200:
+            assert answer.status_code == 200, answer.text
+            continue
+        if body.get("stream") and answer.status_code == 200:
+            (line,) = [line for line in answer.text.splitlines() if '"error"' in line]
+            error = json.loads(line.removeprefix("data: "))["error"]
+        else:
+            assert answer.status_code == status, answer.text
+            error = answer.json()["error"]
+        assert "faulty_module:Faulty" in error["message"]
+        if status == 400:
+            assert (error["type"], error["param"], error["code"]) == (
+                "invalid_request_error", "vllm_xargs", "invalid_value",
+            )  # fmt: skip
+            assert "fail='nowhere' is no place to fail at" in error["message"]
+        else:
+            assert (error["type"], error["code"]) == ("server_error", "logits_processor")
 
 
 def test_the_edge_holds_parameters_to_the_descriptor(llm: LLM) -> None:

@@ -178,7 +178,7 @@ class Scheduler:
         self._num_steps += 1
         outputs: list[tuple[str, Delta]] = []
         emit = outputs.append
-        if result.corrupted or result.failed:
+        if result.corrupted or result.failed or result.refused:
             self._fail_rows(flight, result)
         for row, request in flight.watched:
             self._update_prompt(request, row, plan, result, emit)
@@ -323,10 +323,11 @@ class Scheduler:
         self._fail(request, error, "no_room")
 
     def _fail_rows(self, flight: Flight, result: StepResult) -> None:
-        for index, cause in result.failed.items():
-            request = flight.sampled[index]
-            if not request.done:
-                self._fail(request, cause, "logits_processor")
+        for causes, code in ((result.failed, "logits_processor"), (result.refused, "bad_processor_argument")):
+            for index, cause in causes.items():
+                request = flight.sampled[index]
+                if not request.done:
+                    self._fail(request, cause, code)
         for index in result.corrupted:
             request = flight.sampled[index]
             if not request.done:

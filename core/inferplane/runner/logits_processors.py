@@ -32,6 +32,14 @@ class _Processor(NamedTuple):
     slots: set[int]
 
 
+class Failure(NamedTuple):
+    """Why a slot's request cannot go on."""
+
+    text: str
+    refused: bool
+    """The processor does not take what the client asked for; else it failed."""
+
+
 class LogitsProcessors:
     """All processors of an engine, in the order of the Plan."""
 
@@ -40,7 +48,7 @@ class LogitsProcessors:
     ) -> None:
         """Raises InferplaneError naming the processor that cannot be made."""
         self._device = context.device
-        self._failures: dict[int, str] = {}
+        self._failures: dict[int, Failure] = {}
         """Slot to what went wrong since it was last sampled."""
         self._processors = [
             _Processor(
@@ -72,6 +80,11 @@ class LogitsProcessors:
                 if each.processor.add(entering):
                     each.slots.add(request.slot)
                     taken = True
+            except ValueError as error:
+                _logger.info("logits processor %s refused a request: %s", each.name, error)
+                refusal = Failure(f"logits processor {each.name} does not take it: {error}", refused=True)
+                self._failures.setdefault(request.slot, refusal)
+                taken = True
             except Exception as error:  # it is a plugin's code that runs here
                 self._fail(each, [request.slot], error)
                 taken = True
@@ -105,7 +118,7 @@ class LogitsProcessors:
             except Exception as error:
                 self._fail(each, owners, error)
 
-    def finish(self, slots: Ints, tokens: torch.Tensor) -> dict[int, str]:
+    def finish(self, slots: Ints, tokens: torch.Tensor) -> dict[int, Failure]:
         """Tell of the tokens [N]; returns row to failure for the rows that failed since they were last sampled."""
         for each in self._processors:
             rows, owners = self._rows(each, slots)
@@ -132,4 +145,4 @@ class LogitsProcessors:
         _logger.error("logits processor %s failed", each.name, exc_info=error)
         text = f"logits processor {each.name} failed: {type(error).__name__}: {error}"
         for slot in slots:
-            self._failures.setdefault(slot, text)
+            self._failures.setdefault(slot, Failure(text, refused=False))

@@ -290,7 +290,8 @@ class TorchRunner:
             prompt_logprobs=prompt,
             pooled=pooled,
             corrupted=[row for row, bad in enumerate(corrupted) if bad] if any(corrupted) else [],
-            failed=dict(sampled.failed),
+            failed={row: failure.text for row, failure in sampled.failed.items() if not failure.refused},
+            refused={row: failure.text for row, failure in sampled.failed.items() if failure.refused},
         )
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from inferplane.runner.logit_edits import ApplyTokenBitmask
-    from inferplane.runner.logits_processors import LogitsProcessors
+    from inferplane.runner.logits_processors import Failure, LogitsProcessors
     from inferplane.runner.slot_sampling import Ints
     from inferplane_api.step import NewRequest, SampleInputs
 
@@ -70,7 +70,7 @@ class Sampled(NamedTuple):
     logprobs: LogprobBlock | None
     logprob_rows: Ints
     """The rows that `logprobs` is about."""
-    failed: Mapping[int, str] = MappingProxyType({})
+    failed: Mapping[int, Failure] = MappingProxyType({})
     """Row to why a logits processor could not do its part; its token means nothing."""
 
 
@@ -155,7 +155,7 @@ class Sampler:
             self._counts.count(slots[penalized], tokens[upload(penalized, self._device)])
         if processed is not logits:
             self._bad_words.record(slots, tokens)
-        failed: dict[int, str] = {}
+        failed: dict[int, Failure] = {}
         if self._processors is not None:
             failed = self._processors.finish(slots, tokens)
         logprob_rows = np.flatnonzero(columns.logprobs[slots] != NO_LOGPROBS)

@@ -14,7 +14,7 @@ import msgspec
 from inferplane.client.pooling import build_pooling_request
 from inferplane.errors import InferplaneError, QueueFull, TookTooLong
 from inferplane.metrics.timer import RequestTimes
-from inferplane.server.errors import ApiError, shutting_down
+from inferplane.server.errors import INVALID_REQUEST, ApiError, shutting_down
 from inferplane.server.responses import PromptTokensDetails, Usage
 from inferplane.telemetry import SequenceSpan
 
@@ -202,4 +202,5 @@ class EmbeddingWork:
             self._context.metrics.rejected("queue_timeout")
             headers = {"Retry-After": "5"}
         code = delta.error_code or "pooling_failed"
-        return ApiError(status, message, code=code, kind="server_error", headers=headers)
+        kind = INVALID_REQUEST if status == 400 else "server_error"
+        return ApiError(status, message, code=code, kind=kind, headers=headers)

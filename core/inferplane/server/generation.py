@@ -18,7 +18,7 @@ from inferplane.errors import InferplaneError, QueueFull, TookTooLong
 from inferplane.log import get_logger
 from inferplane.metrics import SequenceTimer
 from inferplane.server.claim import Claim
-from inferplane.server.errors import ApiError, bad_value, shutting_down
+from inferplane.server.errors import INVALID_REQUEST, ApiError, bad_value, shutting_down
 from inferplane.server.prompts import require_tokenizer
 from inferplane.server.responses import PromptTokensDetails, RequestMetrics, Usage
 from inferplane.telemetry import SequenceSpan
@@ -340,13 +340,16 @@ def usage_of_tokens(context: ServerContext, num_prompt: int, num_completion: int
 def given_up(context: ServerContext, delta: Delta) -> ApiError:
     """The answer to a request that the engine gave up."""
     message = delta.error or "the engine gave the request up"
+    if delta.error_code == "bad_processor_argument":
+        return bad_value("vllm_xargs", message)
     status = _STATUS.get(delta.error_code, 500)
     headers = {}
     if delta.error_code == "queue_timeout":
         context.metrics.rejected("queue_timeout")
         headers = {"Retry-After": "5"}
     code = delta.error_code or "generation_failed"
-    return ApiError(status, message, code=code, kind="server_error", headers=headers)
+    kind = INVALID_REQUEST if status == 400 else "server_error"
+    return ApiError(status, message, code=code, kind=kind, headers=headers)
 
 
 def stream_interval(context: ServerContext, body: GenerationBody) -> int:

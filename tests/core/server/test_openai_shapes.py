@@ -14,6 +14,7 @@ from openai.types.shared import ErrorObject
 from pydantic import BaseModel
 
 from inferplane.errors import EngineDead
+from inferplane.messages import Delta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -267,6 +268,24 @@ async def test_errors_of_embeddings(embedder: Callable[..., Any]) -> None:
     server.engine.full = True
     answer = await server.http.post("/v1/embeddings", json={"input": "Hi"})
     assert (answer.status_code, check_error(answer.text).code) == (429, "rate_limit_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "param", "code"),
+    [("refused", None, "refused"), ("bad_processor_argument", "vllm_xargs", "invalid_value")],
+)
+async def test_what_the_engine_refuses_is_a_bad_request(
+    make: Callable[..., Any], refusal: str, param: str | None, code: str
+) -> None:
+    server = make()
+    server.engine.deltas = lambda request: [
+        Delta(request_id=request.request_id, finish_reason="error", error="not this one", error_code=refusal)
+    ]
+    for answer in (await server.complete(), await server.chat(n=2)):
+        error = check_error(answer.text)
+        assert (answer.status_code, error.type) == (400, "invalid_request_error")
+        assert (error.param, error.code) == (param, code)
+        assert "not this one" in error.message
 
 
 async def test_the_error_that_ends_a_stream(make: Callable[..., Any]) -> None:
