@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from inferplane.config import Config
 from inferplane.errors import InferplaneError
+from inferplane.launch import make_plan
 from inferplane.plan.missing import with_left_out
 from inferplane.plugins.modes import DISABLED
 from inferplane.plugins.records import LeftOut
@@ -33,3 +39,12 @@ def test_other_kinds_and_other_errors_stay_as_they_are() -> None:
     assert with_left_out(ERROR, []) is ERROR
     path = InferplaneError("no such file", code="source.no_such_path")
     assert with_left_out(path, [GGUF]) is path
+
+
+def test_a_start_names_the_package_that_would_read_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    config = Config.from_flat({"model": str(file), "disable_plugins": ("inferplane-quantization",)})
+    with pytest.raises(InferplaneError, match=r"gguf\.file is installed .* left out: by --disable-plugins") as caught:
+        make_plan(config)
+    assert caught.value.remedy == "take inferplane-quantization off --disable-plugins"
