@@ -23,7 +23,8 @@ enum IpKind : int32_t {
   IP_QUANT_ROWS = 10,
   IP_ANGLES = 11,
   IP_LARGEST = 12,
-  IP_NUM_KINDS = 13,
+  IP_PACK = 13,
+  IP_NUM_KINDS = 14,
 };
 
 struct IpOp {
@@ -32,7 +33,7 @@ struct IpOp {
   const void* args;   // of the kind below
 };
 
-// y[m, n] = x[m, k] · Wᵀ + bias, W packed by ip_pack_linear
+// y[m, n] = x[m, k] · Wᵀ + bias, W packed by IP_PACK
 struct IpLinear {
   int64_t rows;
   const void* x;
@@ -42,6 +43,14 @@ struct IpLinear {
   int64_t x_stride, y_stride;
   int32_t n, k;
   int32_t out_f32;     // y is float32 whatever the activations are
+};
+
+// Rows [first, first + count) of a packed matrix of n rows, from w[count, k]
+struct IpPack {
+  const void* w;
+  int64_t stride;
+  void* packed;        // ip_packed_bytes
+  int32_t first, count, n, k;
 };
 
 // y[m, size] = table[ids[m]]
@@ -233,9 +242,6 @@ void ip_run(IpPool*, const IpOp* ops, int32_t count);
 
 // Bytes of W[n, k] packed for the selected instruction set; weights of type `type`.
 int64_t ip_packed_bytes(int32_t type, int32_t n, int32_t k);
-// Packs rows [first, first + count) of an output matrix of n rows; `stride` is between rows of w.
-void ip_pack_linear(int32_t type, const void* w, int64_t stride, int32_t first, int32_t count, int32_t n, int32_t k,
-                    void* packed);
 // Bytes of W[n, k] of a scheme, packed for the selected instruction set.
 int64_t ip_quant_packed_bytes(int32_t scheme, int32_t n, int32_t k);
 }

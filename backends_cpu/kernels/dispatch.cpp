@@ -101,11 +101,6 @@ int64_t ip_packed_bytes(int32_t type, int32_t n, int32_t k) {
   return panels * panel * groups * 4;
 }
 
-void ip_pack_linear(int32_t type, const void* w, int64_t stride, int32_t first, int32_t count, int32_t n, int32_t k,
-                    void* packed) {
-  ip::selected.pack[type](w, stride, first, count, n, k, packed);
-}
-
 int64_t ip_quant_packed_bytes(int32_t scheme, int32_t n, int32_t k) {
   return ip::selected.quant_packed_bytes(scheme, n, k);
 }

@@ -195,25 +195,36 @@ void linear(const void* args, Worker& worker) {
   }
 }
 
+// Words of 4 bytes (a group of inputs) of 32 output features change places: read row by row, written step by step.
 template <class T>
-void pack(const void* w, int64_t stride, int first, int count, int n, int k, void* packed) {
+void pack(const void* args, Worker& worker) {
+  const auto& a = *static_cast<const IpPack*>(args);
   using E = typename T::Element;
-  constexpr int G = T::kGroup;
-  const int64_t groups = groups_of(k, G), elements = panel_elements<T>(k);
-  E* out = static_cast<E*>(packed);
-  const int last = first + count;
-  for (int row = first; row < last; ++row) {
-    const E* in = at<T>(w, (row - first) * stride);
-    E* to = out + (row / kPanel) * elements + (row % kPanel) * G;
-    for (int64_t g = 0; g < groups; ++g)
-      for (int j = 0; j < G; ++j) to[g * kPanel * G + j] = g * G + j < k ? in[g * G + j] : E{};
-  }
-  if (last == n)
-    for (int row = n; row % kPanel; ++row) {
-      E* to = out + (row / kPanel) * elements + (row % kPanel) * G;
-      for (int64_t g = 0; g < groups; ++g)
-        for (int j = 0; j < G; ++j) to[g * kPanel * G + j] = E{};
+  constexpr int G = T::kGroup, kWords = 16;
+  const int words = static_cast<int>(groups_of(a.k, G)), whole = a.k / G, last = a.first + a.count;
+  if (a.count == 0) return;
+  const int first_panel = a.first / kPanel, panels = (last - 1) / kPanel - first_panel + 1;
+  for (int i; (i = worker.take(panels)) >= 0;) {
+    const int panel = first_panel + i, begin = std::max(a.first, panel * kPanel), end = std::min(last, (panel + 1) * kPanel);
+    auto* out = static_cast<uint32_t*>(a.packed) + static_cast<int64_t>(panel) * words * kPanel + begin % kPanel;
+    for (int w0 = 0; w0 < words; w0 += kWords) {
+      const int count = std::min(kWords, words - w0), full = std::min(count, whole - w0);
+      uint32_t block[kPanel][kWords];
+      for (int r = begin; r < end; ++r) {
+        const E* in = at<T>(a.w, (r - a.first) * a.stride) + static_cast<int64_t>(w0) * G;
+        std::memcpy(block[r - begin], in, full * 4);
+        if (full < count) {
+          block[r - begin][full] = 0;
+          std::memcpy(&block[r - begin][full], in + full * G, (a.k % G) * sizeof(E));
+        }
+      }
+      for (int w = 0; w < count; ++w)
+        for (int r = 0; r < end - begin; ++r) out[static_cast<int64_t>(w0 + w) * kPanel + r] = block[r][w];
     }
+    if (end == a.n)
+      for (int w = 0; w < words; ++w)
+        for (int r = end - begin; (begin + r) % kPanel; ++r) out[static_cast<int64_t>(w) * kPanel + r] = 0;
+  }
 }
 
 // Rows that one thread takes at a time in operations of little work.
@@ -433,8 +444,8 @@ Table table() {
   add_quant<F32>(t.run[IP_F32]);
   add_quant<BF16>(t.run[IP_BF16]);
   t.quant_packed_bytes = quant_packed_bytes;
-  t.pack[IP_F32] = pack<F32>;
-  t.pack[IP_BF16] = pack<BF16>;
+  t.run[IP_F32][IP_PACK] = pack<F32>;
+  t.run[IP_BF16][IP_PACK] = pack<BF16>;
   t.group[IP_F32] = F32::kGroup;
   t.group[IP_BF16] = BF16::kGroup;
   return t;

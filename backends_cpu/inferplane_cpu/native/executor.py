@@ -10,7 +10,7 @@ import torch
 from inferplane_api.errors import Unsupported
 from inferplane_cpu.native.huge_pages import HugeMemory
 from inferplane_cpu.native.library import open_library, select_instruction_set
-from inferplane_cpu.native.structs import Kind, Op
+from inferplane_cpu.native.structs import Kind, Op, Pack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,9 +64,10 @@ class Executor:
     def pack(self, weight: torch.Tensor, first: int, n: int, packed: torch.Tensor) -> None:
         """Rows of `weight` [count, k] become rows [first, first + count) of a packed matrix of n rows."""
         count, k = weight.shape
-        self._library.ip_pack_linear(
-            TYPES[weight.dtype], weight.data_ptr(), weight.stride(0), first, count, n, k, packed.data_ptr()
+        arguments = Pack(
+            w=weight.data_ptr(), stride=weight.stride(0), packed=packed.data_ptr(), first=first, count=count, n=n, k=k
         )
+        self.run(Kind.PACK, weight.dtype, arguments)
 
     def quant_packed_bytes(self, scheme: int, n: int, k: int) -> int:
         """Bytes of a packed matrix [n, k] of a quantization scheme."""

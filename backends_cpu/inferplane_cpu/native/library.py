@@ -20,7 +20,6 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "ip_pool_destroy": (None, [_PTR]),
     "ip_run": (None, [_PTR, _PTR, _I32]),
     "ip_packed_bytes": (_I64, [_I32, _I32, _I32]),
-    "ip_pack_linear": (None, [_I32, _PTR, _I64, _I32, _I32, _I32, _I32, _PTR]),
     "ip_quant_packed_bytes": (_I64, [_I32, _I32, _I32]),
 }
 

@@ -24,6 +24,7 @@ class Kind(enum.IntEnum):
     QUANT_ROWS = 10
     ANGLES = 11
     LARGEST = 12
+    PACK = 13
 
 
 class Activation(enum.IntEnum):
@@ -46,6 +47,14 @@ class Linear(ctypes.Structure):
     _fields_ = (
         ("rows", _I64), ("x", _PTR), ("packed", _PTR), ("bias", _PTR), ("y", _PTR), ("x_stride", _I64),
         ("y_stride", _I64), ("n", _I32), ("k", _I32), ("out_f32", _I32),
+    )  # fmt: skip
+
+
+class Pack(ctypes.Structure):
+    """Arguments of PACK."""
+
+    _fields_ = (
+        ("w", _PTR), ("stride", _I64), ("packed", _PTR), ("first", _I32), ("count", _I32), ("n", _I32), ("k", _I32),
     )  # fmt: skip
 
 
