@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import tomllib
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

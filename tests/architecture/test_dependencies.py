@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tomllib
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-import tomllib
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MANIFESTS = sorted([*REPOSITORY.glob("*/pyproject.toml"), *REPOSITORY.glob("plugins/*/pyproject.toml")])

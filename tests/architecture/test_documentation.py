@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import re
+import tomllib
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
-import tomllib
 from prometheus_client.parser import text_string_to_metric_families
 
 import inferplane.cli.main

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
-import tomllib
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SETTINGS = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
@@ -68,7 +68,7 @@ def test_members_are_built_alike(member: Path) -> None:
     data = manifest(member)
     compiled = (member / "CMakeLists.txt").exists()
     assert data["build-system"]["build-backend"] == ("scikit_build_core.build" if compiled else "hatchling.build")
-    assert data["project"]["requires-python"] == ">=3.10"
+    assert data["project"]["requires-python"] == ">=3.11"
     assert data["project"]["license"] == "Apache-2.0"
     assert (member / IMPORT_NAMES[member] / "py.typed").exists()
     if member.name not in {"platform_api", "core"}:

@@ -91,7 +91,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_steps_are_clean(title: str, tmp_path: Path) -> None:
     file = tmp_path / Path(title).name
     file.write_text(steps()[title], encoding="utf-8")
-    rules = ["--isolated", "--line-length", "120", "--target-version", "py310", str(file)]
+    rules = ["--isolated", "--line-length", "120", "--target-version", "py311", str(file)]
     for command in (["check", "--select", "E,F,UP,B,SIM,RUF,ANN"], ["format", "--check"]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *command, *rules], capture_output=True, text=True, timeout=60

@@ -106,7 +106,7 @@ class HttpPool:
         message = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
         try:
             reply = await asyncio.wait_for(connection.exchange(message, sink), self._timeout)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             connection.close()
             raise ExchangeFailed(f"no whole answer within {self._timeout:g} s", code="timeout") from error
         except BaseException:
@@ -137,7 +137,7 @@ class HttpPool:
         )
         try:
             _, connection = await asyncio.wait_for(make, self._timeout)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise ExchangeFailed(f"no connection within {self._timeout:g} s", code="timeout") from error
         except OSError as error:
             raise ExchangeFailed(str(error), code="connect") from error

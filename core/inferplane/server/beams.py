@@ -139,7 +139,7 @@ class BeamGeneration:
         left = self._claim.left()
         try:
             await asyncio.wait_for(self._search(), left)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             seconds = self._claim.request_timeout
             raise TookTooLong(f"the request is not done after the {seconds:g} s that it may take") from error
 

@@ -113,7 +113,7 @@ def test_liveness_reaches_an_event_loop(address: EngineAddress) -> None:
                 publisher.send(Alive(client_id="", engine_id=0, steps=3, busy_seconds=0.0))
                 try:
                     return await asyncio.wait_for(end.receive_alive(), 0.1)
-                except asyncio.TimeoutError:
+                except TimeoutError:
                     continue
             return None
         finally:

@@ -48,7 +48,7 @@ def test_it_writes_these_files(project: Path) -> None:
 
 
 def test_what_it_writes_is_clean(project: Path) -> None:
-    rules = ["--isolated", "--line-length", "120", "--target-version", "py310"]
+    rules = ["--isolated", "--line-length", "120", "--target-version", "py311"]
     for command in (["check", "--select", "E,F,I,UP,B,SIM,RUF,TID,ANN,C90,PT", *rules], ["format", "--check", *rules]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *command, "."], cwd=project, capture_output=True, text=True, timeout=60
