@@ -38,8 +38,8 @@ def diagnose(discovery: Discovery, requested: str | None) -> list[Finding]:
 
 
 def exit_status(findings: Iterable[Finding]) -> int:
-    """0 when all is well, 1 with a warning, 2 with an error. An unknown level counts as an error."""
-    return max((EXIT_STATUS.get(finding.level, EXIT_STATUS["error"]) for finding in findings), default=0)
+    """0 when all is well, 1 with a warning, 2 with an error."""
+    return max((EXIT_STATUS[finding.level] for finding in findings), default=0)
 
 
 def _torch(version: str | None) -> Finding:

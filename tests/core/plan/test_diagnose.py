@@ -122,7 +122,8 @@ def test_exit_status() -> None:
     assert status() == status("ok") == 0
     assert status("ok", "warning") == 1
     assert status("warning", "error", "ok") == 2
-    assert status("of the plugin's own") == 2
+    with pytest.raises(ValueError, match="one of ok, warning, error"):
+        status("of the plugin's own")
 
 
 PLATFORM = """
