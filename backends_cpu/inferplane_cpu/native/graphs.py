@@ -60,6 +60,11 @@ class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch d
         self.calls: list[Op | _TorchCall] = []
         self.kept: list[Any] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # torch guards a mode against its compiler, which it imports for that: a second of every start.
+        return False
+
     def add(self, op: Op, keep: tuple[Any, ...]) -> None:
         """A kernel has run."""
         self.calls.append(op)
