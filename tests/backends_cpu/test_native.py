@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -161,3 +163,17 @@ def test_a_step_that_asks_a_tensor_for_its_value_is_not_recorded() -> None:
     with pytest.raises(Unsupported, match="recorded"):
         graphs.capture((2,), lambda: x * 2 if x.sum().item() > 0 else x)
     assert executor.executor().recorder is None
+
+
+def test_recording_a_step_does_not_import_torchs_compiler() -> None:
+    """It takes a second to import."""
+    code = """
+import sys, torch
+from inferplane_cpu.native import executor
+from inferplane_cpu.native.graphs import NativeGraphs
+executor.configure(1)
+with torch.inference_mode():
+    NativeGraphs(executor.executor()).capture((1,), lambda: torch.empty(3).fill_(1))()
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
