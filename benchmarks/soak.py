@@ -66,6 +66,12 @@ def make_tiny_model(folder: Path) -> Path:
     from inferplane_scripted.checkpoint import EOS, VOCAB_SIZE, write_checkpoint
 
     write_checkpoint(folder)  # for its tokenizer
+    # Words are split as real tokenizers split them. Without that a whole prompt is one word, and the library's cache of
+    # 10,000 words grows by every prompt until it is full, for hours (50 MB).
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    tokenizer["pre_tokenizer"]["use_regex"] = True
+    file.write_text(json.dumps(tokenizer))
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCAB_SIZE, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
