@@ -114,7 +114,8 @@ def chosen(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
 def refusal(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == FAILED, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    error = json.loads(done.stdout)["error"]
+    assert " ".join(error["message"].split()) in " ".join(done.stderr.split())
     return " ".join(done.stderr.split())
 
 
