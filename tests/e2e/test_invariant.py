@@ -157,8 +157,8 @@ def test_a_tiny_hybrid_model(tiny_gemma3_dir: Path, seed: int, dtype: str) -> No
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_smollm2(smollm2_path: Path, dtype: str) -> None:
     cases = make_cases(7, 49_000, 100, 8)
-    # Packed weights round activations to 8 bits: where a sum's order moves one over the edge, the difference is no longer
-    # that of an order of summation.
+    # Packed weights round activations to 8 bits: where a sum's order tips one over to the next integer, the difference
+    # is no longer that of an order of summation.
     settings = {"dtype": dtype, "max_model_len": 128, "platform_option": {"weights": "dequantized"}}
     check(str(smollm2_path), cases, settings, ["batched", "chunked", "preempted"], small_pool=120)
 
