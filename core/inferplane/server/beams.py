@@ -17,8 +17,7 @@ from inferplane.client.requests import build_requests
 from inferplane.errors import InferplaneError, QueueFull, TookTooLong
 from inferplane.metrics import SequenceTimer
 from inferplane.server.errors import shutting_down
-from inferplane.server.generation import Finished, Sampling, given_up, request_metrics, usage_of_tokens
-from inferplane.telemetry import SequenceSpan
+from inferplane.server.generation import Finished, Sampling, given_up, record_span, request_metrics, usage_of_tokens
 from inferplane.text.detokenizer import Detokenizer
 
 if TYPE_CHECKING:
@@ -74,6 +73,8 @@ class BeamGeneration:
         self._prompt_logprobs: list[list[TokenLogprobs | None] | None] = [None] * len(prompts)
         self._num_cached = [0] * len(prompts)
         self._num_tokens = 0
+        self._taken = False
+        """The engine's queue took the first round; a request that it refused was rejected, not aborted."""
         self._cause = "disconnect"
         self._request_id = body.request_id or unique
         context.metrics.params_n.observe(self.n)
@@ -93,8 +94,9 @@ class BeamGeneration:
             raise
         finally:
             self._context.num_running -= 1
-            for timer, request in zip(self._timers, self._requests, strict=True):
-                self._measure(timer, request, reason)
+            if self._taken:
+                for timer, request in zip(self._timers, self._requests, strict=True):
+                    self._measure(timer, request, reason)
         finished = []
         for index, search in enumerate(self._searches):
             finished += [self._finished(index, sequence) for sequence in search.best()]
@@ -102,27 +104,10 @@ class BeamGeneration:
         return finished
 
     def _measure(self, timer: SequenceTimer, request: Request, reason: str) -> None:
-        context = self._context
         timer.finish(reason, len(request.prompt_token_ids))
         if reason == "abort":
-            context.metrics.aborted(self._cause)
-        if context.tracing is None:
-            return
-        context.tracing.record(
-            SequenceSpan(
-                request_id=self._request_id,
-                model=context.prepared.served_names[0],
-                began=request.arrival,
-                times=timer.times(),
-                num_prompt_tokens=len(request.prompt_token_ids),
-                num_sequences=self.n,
-                max_tokens=request.params.max_tokens,
-                temperature=request.params.temperature,
-                top_p=request.params.top_p,
-                finish_reason=reason,
-                trace=self._claim.trace,
-            )
-        )
+            self._context.metrics.aborted(self._cause)
+        record_span(self._context, self._claim, request, timer, request_id=self._request_id, n=self.n, reason=reason)
 
     def usage(self) -> Usage:
         """Of the sequences that are returned, not of the beams that were left."""
@@ -167,6 +152,7 @@ class BeamGeneration:
         except QueueFull as error:
             self._context.metrics.rejected(f"queue_{error.reason}")
             raise
+        self._taken = True
         reports: list[TokenLogprobs | None] = [None] * len(requests)
         try:
             async for index, delta in stream:

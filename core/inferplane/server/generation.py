@@ -234,24 +234,10 @@ class Generation:
 
     def _measure(self, sequence: _Sequence, reason: str) -> None:
         sequence.timer.finish(reason, sequence.num_prompt_tokens)
-        tracing = self._context.tracing
-        if tracing is not None:
-            request = sequence.request
-            tracing.record(
-                SequenceSpan(
-                    request_id=self._request_id,
-                    model=self._context.prepared.served_names[0],
-                    began=request.arrival,
-                    times=sequence.timer.times(),
-                    num_prompt_tokens=sequence.num_prompt_tokens,
-                    num_sequences=self.n,
-                    max_tokens=request.params.max_tokens,
-                    temperature=request.params.temperature,
-                    top_p=request.params.top_p,
-                    finish_reason=reason,
-                    trace=self._claim.trace,
-                )
-            )
+        record_span(
+            self._context, self._claim, sequence.request, sequence.timer, request_id=self._request_id, n=self.n,
+            reason=reason,
+        )  # fmt: skip
 
     def _measure_end(self) -> None:
         metrics = self._context.metrics
@@ -334,6 +320,36 @@ def usage_of_tokens(context: ServerContext, num_prompt: int, num_completion: int
         total_tokens=num_prompt + num_completion,
         completion_tokens=num_completion,
         prompt_tokens_details=PromptTokensDetails(num_cached) if details else None,
+    )
+
+
+def record_span(
+    context: ServerContext,
+    claim: Claim,
+    request: Request,
+    timer: SequenceTimer,
+    *,
+    request_id: str,
+    n: int,
+    reason: str,
+) -> None:
+    """Of one sequence, or of one prompt's beams, where the server's owner wants spans."""
+    if context.tracing is None:
+        return
+    context.tracing.record(
+        SequenceSpan(
+            request_id=request_id,
+            model=context.prepared.served_names[0],
+            began=request.arrival,
+            times=timer.times(),
+            num_prompt_tokens=len(request.prompt_token_ids),
+            num_sequences=n,
+            max_tokens=request.params.max_tokens,
+            temperature=request.params.temperature,
+            top_p=request.params.top_p,
+            finish_reason=reason,
+            trace=claim.trace,
+        )
     )
 
 

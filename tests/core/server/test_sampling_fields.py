@@ -11,6 +11,7 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
+from inferplane.errors import QueueFull
 from inferplane.messages import Delta
 from inferplane.plan.types import Component, PlannedProcessor
 from inferplane_api.sampling import RepetitionDetection
@@ -290,3 +291,21 @@ async def test_a_failing_engine_ends_a_search(server: Any) -> None:
     server.engine.die_after = 0
     answer = await server.complete(use_beam_search=True, n=2)
     assert answer.status_code == 503
+
+
+async def test_a_beam_search_that_is_not_taken_was_rejected_and_not_aborted(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(requests: Any) -> Any:
+        raise QueueFull("too many wait", retry_after=3.0)
+
+    monkeypatch.setattr(server.engine, "submit", refuse)
+    assert (await server.complete(use_beam_search=True, n=2)).status_code == 429
+    counts = {
+        name: float(number)
+        for name, _, number in (
+            line.rpartition(" ") for line in (await server.http.get("/metrics")).text.splitlines() if line[0] != "#"
+        )
+    }
+    assert sum(number for name, number in counts.items() if "request_rejected_total" in name) == 1
+    assert sum(number for name, number in counts.items() if "request_aborted_total" in name) == 0
