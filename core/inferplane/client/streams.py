@@ -29,10 +29,7 @@ class Stream:
 
     def deliver(self, index: int, delta: Delta) -> None:
         """Something came for one sequence."""
-        self._here.append((index, delta))
-        waiting = self._waiting
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
+        self._put((index, delta))
 
     def fail(self, error: Exception) -> None:
         """End all sequences; the consumer gets `error` behind what was delivered before."""

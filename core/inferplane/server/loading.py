@@ -115,8 +115,9 @@ class LoadingResponder:
         described = self._status.describe()
         if self._page and path == PAGE_PATH.encode() and method in (b"GET", b"HEAD"):
             html = read_page()
-            body = html.encode() if method == b"GET" else b""
-            return _head(b"200 OK", b"text/html; charset=utf-8", len(html.encode()), page_headers(html)) + body
+            body = html.encode()
+            head = _head(b"200 OK", b"text/html; charset=utf-8", len(body), page_headers(html))
+            return head + (body if method == b"GET" else b"")
         if path.endswith(b"/startup") and method == b"GET":
             return _response(b"200 OK", described)
         problem = {
