@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
@@ -17,21 +16,13 @@ from inferplane_api.quant import DENSE, Weight
 from inferplane_cpu import descriptor
 from inferplane_cpu.native import executor
 from inferplane_cpu.native.graphs import NativeGraphs
-from inferplane_cpu.native.library import instruction_sets
 from inferplane_cpu.native.linear import NativeLinear
 from inferplane_cpu.native.ops import PROVIDER
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-@pytest.fixture(params=instruction_sets(), autouse=True)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each that this processor has, on two threads."""
-    threads = torch.get_num_threads()
-    executor.configure(2, isa=request.param)
-    yield request.param
-    executor.configure(1)
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("isa")
 
 
 def test_the_forced_instruction_set_is_the_one_that_runs(isa: str) -> None:
@@ -166,7 +157,7 @@ def test_a_step_that_asks_a_tensor_for_its_value_is_not_recorded() -> None:
 
 
 def test_recording_a_step_does_not_import_torchs_compiler() -> None:
-    """It takes a second to import."""
+    """Importing it is most of a second."""
     code = """
 import sys, torch
 from inferplane_cpu.native import executor

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import gguf
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from inferplane_api.quant import QuantScheme, Weight
 from inferplane_cpu import descriptor
 from inferplane_cpu.native import executor
 from inferplane_cpu.native.graphs import NativeGraphs
-from inferplane_cpu.native.library import instruction_sets
 from inferplane_cpu.native.quant_linear import NativeQuantLinear, PackedBlocks
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -23,14 +20,7 @@ HALVES = {"q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,)}
 """Where a block has float16 scales: random bytes there would be infinities."""
 
 
-@pytest.fixture(params=instruction_sets(), autouse=True)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each that this processor has, on two threads."""
-    threads = torch.get_num_threads()
-    executor.configure(2, isa=request.param)
-    yield request.param
-    executor.configure(1)
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("isa")
 
 
 def blocks_of(scheme: str, n: int, k: int, seed: int) -> np.ndarray:

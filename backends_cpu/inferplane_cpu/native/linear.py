@@ -22,6 +22,14 @@ class PackedMatrix(NamedTuple):
     k: int
 
 
+def flat_rows(x: torch.Tensor, k: int, dtype: torch.dtype) -> torch.Tensor:
+    """x [..., k] as rows of elements side by side. Raises ValueError for another width or type."""
+    if x.shape[-1] != k or x.dtype != dtype:
+        raise ValueError(f"x is {list(x.shape)} of {x.dtype}, the weight takes [..., {k}] of {dtype}")
+    flat = x if x.dim() == 2 else x.reshape(-1, k)
+    return flat if flat.stride(1) == 1 else flat.contiguous()
+
+
 class NativeLinear:
     """Implements `inferplane_api.quant.LinearKernel` for dense weights."""
 
@@ -55,11 +63,7 @@ class NativeLinear:
     def _product(
         self, x: torch.Tensor, packed: PackedMatrix, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> torch.Tensor:
-        if x.shape[-1] != packed.k or x.dtype != self._dtype:
-            raise ValueError(f"x is {list(x.shape)} of {x.dtype}, the weight takes [..., {packed.k}] of {self._dtype}")
-        flat = x if x.dim() == 2 else x.reshape(-1, packed.k)
-        if flat.stride(1) != 1:
-            flat = flat.contiguous()
+        flat = flat_rows(x, packed.k, self._dtype)
         out = torch.empty((flat.shape[0], packed.n), dtype=dtype)
         arguments = Linear(
             rows=flat.shape[0], x=flat.data_ptr(), packed=packed.data.data_ptr(),

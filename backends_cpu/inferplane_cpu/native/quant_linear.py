@@ -9,6 +9,7 @@ import torch
 
 from inferplane_api.errors import Unsupported
 from inferplane_cpu.native.executor import TYPES, executor
+from inferplane_cpu.native.linear import flat_rows
 from inferplane_cpu.native.structs import (
     QUANTIZED_BYTES,
     Kind,
@@ -86,11 +87,7 @@ class NativeQuantLinear:
     def _product(
         self, x: torch.Tensor, packed: PackedBlocks, bias: torch.Tensor | None, dtype: torch.dtype
     ) -> torch.Tensor:
-        if x.shape[-1] != packed.k or x.dtype != self._dtype:
-            raise ValueError(f"x is {list(x.shape)} of {x.dtype}, the weight takes [..., {packed.k}] of {self._dtype}")
-        flat = x if x.dim() == 2 else x.reshape(-1, packed.k)
-        if flat.stride(1) != 1:
-            flat = flat.contiguous()
+        flat = flat_rows(x, packed.k, self._dtype)
         rows, run = flat.shape[0], executor()
         out = torch.empty((rows, packed.n), dtype=dtype)
         rounded = None
