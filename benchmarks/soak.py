@@ -67,7 +67,7 @@ def make_tiny_model(folder: Path) -> Path:
 
     write_checkpoint(folder)  # for its tokenizer
     # Words are split as real tokenizers split them. Without that a whole prompt is one word, and the library's cache of
-    # 10,000 words grows by every prompt until it is full, for hours (50 MB).
+    # words grows by every prompt until it is full: by 46 MB, seen to stand still after 30,000 prompts.
     file = folder / "tokenizer.json"
     tokenizer = json.loads(file.read_text())
     tokenizer["pre_tokenizer"]["use_regex"] = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from adapters.offline_llm import prepare
+
 
 class Engine:
     def load(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -22,23 +24,13 @@ class Engine:
             **options,
         )
         plan = self.llm.plan
-        notes = [f"activations {plan.dtype}, KV {plan.kv_dtype}"] if hasattr(plan, "kv_dtype") else [plan.dtype]
+        notes = [f"activations {plan.dtype}, KV {plan.kv_dtype}"]
         return {"versions": {"inferplane": inferplane.__version__, "torch": torch.__version__}, "notes": notes}
 
     def prepare(self, requests: list[tuple[list[int], int]], shared: int) -> Callable[[], list[list[int]]]:
         from inferplane import SamplingParams
 
-        prompts = [{"prompt_token_ids": ids} for ids, _ in requests]
-        params = [
-            SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False)
-            for _, count in requests
-        ]
-
-        def run() -> list[list[int]]:
-            outputs = self.llm.generate(prompts, params, use_tqdm=False)
-            return [list(output.outputs[0].token_ids) for output in outputs]
-
-        return run
+        return prepare(self.llm, SamplingParams, requests)
 
     def score(self, text: str) -> list[float]:
         from inferplane import SamplingParams

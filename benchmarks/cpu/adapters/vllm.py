@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from adapters.offline_llm import prepare
+
 
 class Engine:
     def load(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -25,17 +27,7 @@ class Engine:
         return {"versions": {"vllm": vllm.__version__, "torch": torch.__version__}, "notes": notes}
 
     def prepare(self, requests: list[tuple[list[int], int]], shared: int) -> Callable[[], list[list[int]]]:
-        prompts = [{"prompt_token_ids": ids} for ids, _ in requests]
-        params = [
-            self.vllm.SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
-            for _, count in requests
-        ]
-
-        def run() -> list[list[int]]:
-            outputs = self.llm.generate(prompts, params, use_tqdm=False)
-            return [list(output.outputs[0].token_ids) for output in outputs]
-
-        return run
+        return prepare(self.llm, self.vllm.SamplingParams, requests)
 
     def score(self, text: str) -> list[float]:
         raise NotImplementedError("vLLM is not scored here")
