@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -60,6 +61,17 @@ _FAMILIES: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
     },
 }
+
+
+@pytest.fixture(autouse=True)
+def own_logger() -> Iterator[None]:
+    """The logger as it was before the test: a command that runs in this process sets its level, its handler and that it
+    does not propagate, and pytest listens to such a logger twice."""
+    logger = logging.getLogger("inferplane")
+    level, propagate, handlers = logger.level, logger.propagate, logger.handlers[:]
+    yield
+    logger.setLevel(level)
+    logger.propagate, logger.handlers[:] = propagate, handlers
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import pytest
 
@@ -46,8 +45,7 @@ def test_rates_are_of_the_interval_and_nothing_is_said_while_idle() -> None:
     assert log.line() is None
 
 
-async def test_it_is_logged_every_interval(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logging.getLogger("inferplane"), "propagate", True)
+async def test_it_is_logged_every_interval(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "inferplane")
     engine = Engine()
     task = asyncio.create_task(engine.log().run(0.01))

@@ -16,7 +16,7 @@ from inferplane.server.app import create_app
 from inferplane.server.settings import check_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 KEY = "sk-secret-1"
@@ -25,12 +25,9 @@ EVERYTHING = {"server_dev_mode": True, "enable_tokenizer_info_endpoint": True}
 
 
 @pytest.fixture
-def lines(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    logger = logging.getLogger("inferplane")
-    propagate, logger.propagate = logger.propagate, True
+def lines(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.INFO, logger="inferplane")
-    yield caplog
-    logger.propagate = propagate
+    return caplog
 
 
 def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
