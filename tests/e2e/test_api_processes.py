@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -158,16 +159,14 @@ def test_limits_restarts_and_the_end_hold_for_all_of_them_together(scripted_mode
     flags = (*TWO, "--max-num-seqs", "2", "--max-num-queued-reqs", "3", "--engine-restarts", "1")
     with served(scripted_model, {"delay": 0.02}, *flags) as server:
         url = server.wait_ready()
-        clients: list[socket.socket] = []
-        for number in range(1, 6):
-            clients.append(ask_and_wait(url, max_tokens=400))
-            wait_for(lambda number=number: load(url) == {number})
-        refused = [complete(url) for _ in range(8)]
-        assert {answer.status_code for answer in refused} == {429}
-        assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
-        assert metric(url, "inferplane:request_rejected_total", reason="queue_requests") == 8
-        for client in clients:
-            client.close()
+        with contextlib.ExitStack() as clients:
+            for number in range(1, 6):
+                clients.enter_context(ask_and_wait(url, max_tokens=2000))  # 40 s: none ends while the others come
+                wait_for(lambda number=number: load(url) == {number})
+            refused = [complete(url) for _ in range(8)]
+            assert {answer.status_code for answer in refused} == {429}
+            assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
+            assert metric(url, "inferplane:request_rejected_total", reason="queue_requests") == 8
         wait_for(lambda: load(url) == {0})
 
         server.engine.kill()

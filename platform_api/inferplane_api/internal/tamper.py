@@ -74,7 +74,8 @@ class Watch:
 
     def _remember_new_modules(self) -> list[tuple[str, Mapping[str, object]]]:
         new: list[tuple[str, Mapping[str, object]]] = []
-        for name, module in list(sys.modules.items()):
+        # dict.copy is one step: a list of the items can be interrupted by the collector, and a finalizer may import.
+        for name, module in sys.modules.copy().items():
             if name not in self._modules and _is_ours(name) and isinstance(module, ModuleType):
                 self._modules.add(name)
                 new += _spaces(name, module)
