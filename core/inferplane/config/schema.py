@@ -227,7 +227,8 @@ class ServerConfig(_Section):
     send_timeout: float = Field(
         60.0, gt=0, description="Seconds for which a client may take nothing of an answer before it is cut off."
     )
-    keep_alive_timeout: int = Field(5, ge=1, description="Seconds after which an idle connection is closed.")
+    # Longer than clients (httpx: 5 s) and load balancers (60 s) keep one: whoever closes first loses no request.
+    keep_alive_timeout: int = Field(75, ge=1, description="Seconds after which an idle connection is closed.")
     disable_page: bool = Field(False, description="No page for chat and status at `/`.")
     disable_fastapi_docs: bool = Field(False, description="No `/docs`, `/redoc` and `/openapi.json`.")
     enable_tokenizer_info_endpoint: bool = Field(

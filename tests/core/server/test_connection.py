@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import msgspec
+import openai
 import pytest
 import trustme
 
@@ -313,3 +314,9 @@ async def test_an_upgrade_is_no_way_in(make: Callable[..., Any]) -> None:
             head = GET + b"connection: upgrade\r\nupgrade: " + protocol + b"\r\nsec-websocket-key: a\r\n\r\n"
             answer = await exchange(address, head, b"\x81\x00" * 20, pause=0.2)
             assert answer.startswith(b"HTTP/1.1 4"), answer
+
+
+def test_clients_close_an_idle_connection_before_the_server_does() -> None:
+    """A server that closes at the same moment loses the request that is on its way."""
+    clients = (openai.DEFAULT_CONNECTION_LIMITS.keepalive_expiry, httpx.Limits().keepalive_expiry, 60)  # 60: proxies
+    assert Config().server.keep_alive_timeout > max(seconds or 0 for seconds in clients)
