@@ -75,6 +75,25 @@ def own_logger() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def resident_bytes() -> Callable[[Path], int]:
+    """`resident_bytes(file)`: bytes of the file's mappings that are in this process's memory, as Linux counts them."""
+    smaps = Path("/proc/self/smaps")
+    if not smaps.exists():
+        pytest.skip("only Linux tells what of a mapping is in memory")
+
+    def count(file: Path) -> int:
+        resident, ours = 0, False
+        for line in smaps.read_text().splitlines():
+            if not line.partition(" ")[0].endswith(":"):
+                ours = line.endswith(f" {file}")
+            elif ours and line.startswith("Rss:"):
+                resident += int(line.split()[1]) * 1024
+        return resident
+
+    return count
+
+
+@pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the checkout."""
     return REPOSITORY

@@ -48,7 +48,8 @@ class Checkpoint(Protocol):
         """A 2-D weight in its own scheme. Raises KeyError."""
 
     def close(self) -> None:
-        """Unmap the files."""
+        """The model has its weights. Tensors that were given stay valid, and their mapping with them, but nobody has
+        written to them, so that the pages of the mapping may leave the process's memory until they are read again."""
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from inferplane.checkpoint.mapped_pages import drop_pages
 from inferplane.errors import InferplaneError
 from inferplane.log import get_logger
 from inferplane_api.checkpoint import CheckpointCard
@@ -103,7 +104,9 @@ class SafetensorsCheckpoint:
         return Weight(scheme=DENSE, shape=(data.shape[0], data.shape[1]), data=data, dequantize=data.to)
 
     def close(self) -> None:
-        """See `Checkpoint.close`. Views that are still alive keep their mapping."""
+        """See `Checkpoint.close`. Views that are still alive keep their mapping, without its pages in memory."""
+        for file in self._opened:
+            drop_pages(self._folder / file)
         self._opened.clear()
         self._files = {}
 

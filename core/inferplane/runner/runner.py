@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,7 +93,6 @@ class TorchRunner:
         self._platform.runtime.activate()
         self._device = self._platform.device
         self._dtype: torch.dtype = getattr(torch, plan.dtype)
-        self._checkpoint: Checkpoint | None = None
         self._attention: list[PagedAttention] = []
         self._model: Any = None
         self._weight_bytes = 0
@@ -114,12 +114,13 @@ class TorchRunner:
             assert plan.architecture is not None, "only a runner of the platform's own goes without"
             model = construct(self._load_component, plan.architecture, self._model_context())
             if plan.dummy_weights:
-                self._checkpoint = DummyCheckpoint(model, self._dtype, plan.seed)
+                checkpoint: Checkpoint = DummyCheckpoint(model, self._dtype, plan.seed)
             else:
                 weights = self._load_component(plan.checkpoint_format)()
-                self._checkpoint = weights.open(Path(plan.checkpoint_path))
-            self._progress("weights", 0.1)
-            model.load(self._checkpoint if plan.pooler is None else pooled_checkpoint(plan.model, self._checkpoint))
+                checkpoint = weights.open(Path(plan.checkpoint_path))
+            with contextlib.closing(checkpoint):
+                self._progress("weights", 0.1)
+                model.load(checkpoint if plan.pooler is None else pooled_checkpoint(plan.model, checkpoint))
         self._model = model
         self._progress("weights", 1.0)
         self._weight_bytes = max(0, before - self._platform.memory.free())
@@ -295,11 +296,8 @@ class TorchRunner:
         )
 
     def close(self) -> None:
-        """Drop weights and pool, unmap the checkpoint, close the platform."""
+        """Drop weights and pool, close the platform."""
         self._model, self._views, self._attention, self._graphs = None, (), [], None
-        if self._checkpoint is not None:
-            self._checkpoint.close()
-            self._checkpoint = None
         self._platform.close()
 
 

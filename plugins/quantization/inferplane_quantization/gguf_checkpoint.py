@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,8 +38,10 @@ class GGUFCheckpoint:
     def __init__(self, files: list[Path]) -> None:
         headers = [read_header(file, lambda key: not key.startswith("tokenizer.")) for file in files]
         self._files: dict[str, tuple[TensorInfo, torch.Tensor]] = {}
+        self._mappings: list[mmap.mmap] = []
         for header in headers:
-            mapped = _map(header)
+            self._mappings.append(_map(header))
+            mapped = torch.frombuffer(self._mappings[-1], dtype=torch.uint8)
             self._files.update({name: (info, mapped) for name, info in header.tensors.items()})
         tensors = {name: info for name, (info, _) in self._files.items()}
         self._sources = tensor_sources(headers[0]._replace(tensors=tensors))
@@ -70,8 +73,12 @@ class GGUFCheckpoint:
         return Weight(_scheme(kind), shape, data, lambda dtype: dequantize(data, kind, dtype))
 
     def close(self) -> None:
-        """Let go of the mapped files; tensors that are still used keep them mapped."""
+        """Let go of the mapped files; tensors that are still used keep them mapped, without their pages in memory."""
         self._files.clear()
+        for mapping in self._mappings:
+            if hasattr(mmap, "MADV_DONTNEED"):
+                mapping.madvise(mmap.MADV_DONTNEED)
+        self._mappings.clear()
 
     def _read(self, source: Source) -> tuple[TensorInfo, GGMLQuantizationType, torch.Tensor]:
         """The tensor's bytes, [rows, bytes_per_row] uint8, in Hugging Face's row order."""
@@ -96,9 +103,10 @@ class GGUFCheckpoint:
         return info, kind, _unpermute(data, source, info) if source.undo == "permutation" else data
 
 
-def _map(header: GGUFHeader) -> torch.Tensor:
-    """The whole file as bytes. Mapped privately, since torch has no read-only tensors."""
-    return torch.from_numpy(np.memmap(header.path, dtype=np.uint8, mode="c"))
+def _map(header: GGUFHeader) -> mmap.mmap:
+    """The whole file. Mapped privately, since torch has no read-only tensors."""
+    with header.path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
 def _known_type(info: TensorInfo) -> GGMLQuantizationType:

@@ -147,6 +147,23 @@ def test_unknown_names_and_closed(tiny_llama_dir: Path) -> None:
     assert torch.isfinite(kept).all()
 
 
+def test_a_closed_file_is_out_of_memory_and_its_tensors_are_what_they_were(
+    tmp_path: Path, resident_bytes: Callable[[Path], int]
+) -> None:
+    expected = torch.arange(2**20, dtype=torch.int32)
+    file = tmp_path / "a name with spaces.safetensors"
+    save_file({"large": expected, "small": expected[:3].clone()}, file)
+    (tmp_path / "config.json").write_text("{}")
+    checkpoint = SafetensorsFormat().open(file)
+    kept = {name: checkpoint.tensor(name) for name in ("large", "small")}
+    assert torch.equal(kept["large"], expected)
+    assert resident_bytes(file) >= expected.nbytes
+    checkpoint.close()
+    assert resident_bytes(file) == 0
+    assert torch.equal(kept["large"], expected)
+    assert torch.equal(kept["small"], expected[:3])
+
+
 def test_truncated_file_is_named(tiny_llama_dir: Path, tmp_path: Path) -> None:
     content = (tiny_llama_dir / "model.safetensors").read_bytes()
     for length in (0, 7, 100, len(content) - 1):

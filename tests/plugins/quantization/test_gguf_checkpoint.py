@@ -107,12 +107,18 @@ def test_packed_rows_are_unpermuted(kind: GGMLQuantizationType, make_gguf: Calla
             np.testing.assert_array_equal(weight.data.numpy(), gguf.quants.quantize(plain, kind))
 
 
-def test_plain_tensors_are_views_of_the_file(make_gguf: Callable[..., tuple[Path, Any]]) -> None:
-    checkpoint = GGUFFormat().open(make_gguf("qwen3")[0])
+def test_plain_tensors_are_views_of_the_file(
+    make_gguf: Callable[..., tuple[Path, Any]], resident_bytes: Callable[[Path], int]
+) -> None:
+    path = make_gguf("qwen3")[0]
+    checkpoint = GGUFFormat().open(path)
     first, again = (checkpoint.tensor("model.layers.0.mlp.up_proj.weight") for _ in range(2))
     assert first.data_ptr() == again.data_ptr()
+    expected = first.clone()
+    assert resident_bytes(path) > 0
     checkpoint.close()
-    assert first.abs().sum() > 0, "what was handed out stays valid"
+    assert resident_bytes(path) == 0, "what is packed elsewhere by now is not held twice"
+    assert torch.equal(first, expected), "what was handed out stays valid"
 
 
 def test_unknown_names_raise_key_error(make_gguf: Callable[..., tuple[Path, Any]]) -> None:
