@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -79,11 +80,9 @@ async def _answer(http: httpx.AsyncClient, line: bytes, gate: asyncio.Semaphore)
         request = parse_line(line)
     except BadLine as error:
         return Answer(error_line(error), failed=True)
+    request_id = secrets.token_hex(16)  # what the log says of it, too
+    headers = {"Content-Type": "application/json", "X-Request-Id": request_id}
     async with gate:
-        answer = await http.post(
-            request.url, content=msgspec.json.encode(request.body), headers={"Content-Type": "application/json"}
-        )
-    body = msgspec.json.decode(answer.content) if answer.content else {}
-    request_id = answer.headers.get("x-request-id") or str(body.get("id", ""))
+        answer = await http.post(request.url, content=msgspec.json.encode(request.body), headers=headers)
     line = answer_line(request.custom_id, answer.status_code, request_id, answer.content or b"{}")
     return Answer(line, failed=answer.status_code != 200)

@@ -6,6 +6,7 @@ import argparse
 import os
 import typing
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +17,7 @@ from inferplane.config.annotations import settings, without_none
 from inferplane.config.environment import read_environment, read_vllm_environment, variable_of
 from inferplane.config.parser import Parser
 from inferplane.config.schema import Config
-from inferplane.config.vllm_flags import foreign
+from inferplane.config.vllm_flags import foreign, own_value
 from inferplane.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _add_flag(group: Any, name: str, field: FieldInfo) -> None:
     if kind is bool:
         options["action"] = argparse.BooleanOptionalAction
     elif origin is Literal:
-        options["choices"] = typing.get_args(kind)
+        options.update(choices=typing.get_args(kind), type=partial(own_value, name))
     elif origin is tuple:
         options.update(nargs="+", metavar="VALUE")
     elif origin is dict and typing.get_args(kind)[1] is str:

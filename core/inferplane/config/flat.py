@@ -24,6 +24,8 @@ def sections_of(config_class: type[Config]) -> dict[str, str]:
 
 def config_from_flat(config_class: type[Config], values: dict[str, Any]) -> Config:
     """See `Config.from_flat`."""
+    from inferplane.config.vllm_flags import own_value
+
     owners = sections_of(config_class)
     nested: dict[str, dict[str, Any]] = {}
     for said, value in values.items():
@@ -32,7 +34,7 @@ def config_from_flat(config_class: type[Config], values: dict[str, Any]) -> Conf
             near = difflib.get_close_matches(name, owners, n=1)
             remedy = f"did you mean {near[0]!r}?" if near else "see `inferplane serve --help`"
             raise InvalidValue(name, value, "is not a setting", remedy=remedy)
-        nested.setdefault(owners[name], {})[name] = value
+        nested.setdefault(owners[name], {})[name] = own_value(name, value)
     try:
         return config_class(**nested)  # type: ignore[arg-type]
     except ValidationError as error:

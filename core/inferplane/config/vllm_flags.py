@@ -5,7 +5,7 @@ Where it does not quite, `REMARKS` says how; tests hold every entry against the 
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from inferplane.config.annotations import settings
 from inferplane.config.parser import Foreign
@@ -32,7 +32,7 @@ REMARKS = {
     "--host": "loopback unless told otherwise; `--host 0.0.0.0` is vLLM's default",
     "--api-key": "holds for every route but the health probes; `x-api-key` is accepted too",
     "--model": "optional: without a model, the small default model is served",
-    "--dtype": "`float16` and `float32`, not `half` and `float`",
+    "--dtype": "`half` is `float16`, and `float` is `float32`",
     "--max-model-len": "by default what the model and memory allow, not an error when it does not fit",
     "--seed": "of what draws the seeds of requests without one, and of dummy weights",
     "--logits-processors": "`module:Class`; vLLM's classes have another interface",
@@ -170,6 +170,16 @@ VARIABLES = {
     "VLLM_ENFORCE_STRICT_TOOL_CALLING": ("not read", "tool calls are not parsed yet"),
 }
 """Variable to whether it is read, and what to do."""
+
+
+_VALUES = {"dtype": {"half": "float16", "float": "float32"}}
+"""Field to vLLM's other words for its values, and ours."""
+
+
+def own_value(field: str, value: Any) -> Any:
+    """Our word for a value of a field where vLLM has another, else the value."""
+    words = _VALUES.get(field, {})
+    return words.get(value, value) if isinstance(value, str) else value
 
 
 def vllm_flags() -> list[VllmFlag]:

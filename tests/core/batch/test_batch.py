@@ -51,10 +51,11 @@ class App:
     def __init__(self, total: int) -> None:
         self.total = total
         self.running = self.most = 0
-        self.gone = False
+        self.asked: list[str] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = json.loads((await receive())["body"])
+        self.asked.append(dict(scope["headers"])[b"x-request-id"].decode())
         self.running += 1
         self.most = max(self.most, self.running)
         for _ in range(self.total - body["number"]):
@@ -72,7 +73,10 @@ async def test_answers_keep_the_order_and_the_bound() -> None:
     assert app.most == 5
     answers = [json.loads(line) for line in output.getvalue().splitlines()]
     assert [answer["custom_id"] for answer in answers] == [f"c{number}" for number in range(40)]
-    assert [answer["response"]["request_id"] for answer in answers] == [f"r{number}" for number in range(40)]
+    ids = [answer["response"]["request_id"] for answer in answers]
+    assert sorted(ids) == sorted(app.asked), "a failed request can be found in the log as well"
+    assert len(set(ids)) == 40
+    assert [answer["response"]["body"]["id"] for answer in answers] == [f"r{number}" for number in range(40)]
     assert answers[7]["response"]["status_code"] == 400
     assert all(answer["error"] is None for answer in answers)
     assert len({answer["id"] for answer in answers}) == 40

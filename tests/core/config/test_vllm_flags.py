@@ -74,6 +74,19 @@ def test_the_table_is_sound() -> None:
         assert named <= own_flags() | {row.flag}, row.flag
 
 
+@pytest.mark.parametrize(("theirs", "ours"), [("half", "float16"), ("float", "float32"), ("bfloat16", "bfloat16")])
+def test_their_words_for_types_are_taken_everywhere(theirs: str, ours: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"dtype: {theirs}\n")
+    for config in (
+        parse("--dtype", theirs),
+        parse("--config", str(file)),
+        parse(environ={"INFERPLANE_DTYPE": theirs}),
+        Config.from_flat({"dtype": theirs}),
+    ):
+        assert config.model.dtype == ours
+
+
 def test_an_alias_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert parse("--num-gpu-blocks-override", "7").cache.num_pages_override == 7
     assert "--num-pages-override" in capsys.readouterr().err
