@@ -101,6 +101,7 @@ NATIVE_OPS = KernelSpec(
         "gelu_tanh_mul@1",
         "gelu_mul@1",
         "largest@1",
+        "gumbel_noise@1",
     ),
     dtypes=NATIVE_DTYPES,
     requires=NATIVE,

@@ -24,7 +24,8 @@ enum IpKind : int32_t {
   IP_ANGLES = 11,
   IP_LARGEST = 12,
   IP_PACK = 13,
-  IP_NUM_KINDS = 14,
+  IP_GUMBEL_NOISE = 14,
+  IP_NUM_KINDS = 15,
 };
 
 struct IpOp {
@@ -96,6 +97,17 @@ struct IpLargest {
   float* values;
   int64_t* ids;
   int64_t x_stride;
+  int64_t n;
+};
+
+// y[m, n] = the noise of token ids[m, n] at a position under a seed; null: of ids 0 to n - 1. float32.
+struct IpGumbelNoise {
+  int64_t rows;
+  const int64_t* seeds;
+  const int64_t* positions;
+  const int64_t* ids;
+  float* y;
+  int64_t ids_stride;
   int64_t n;
 };
 

@@ -419,6 +419,7 @@ void kv_write(const void* args, Worker& worker) {
 
 #include "attention.inl"
 #include "quant.inl"
+#include "noise.inl"
 
 }  // namespace
 
@@ -441,6 +442,7 @@ Table table() {
   t.run[IP_BF16][IP_ATTENTION] = attention<BF16>;
   t.run[IP_F32][IP_ANGLES] = angles;
   t.run[IP_F32][IP_LARGEST] = largest;
+  t.run[IP_F32][IP_GUMBEL_NOISE] = gumbel_noise;
   add_quant<F32>(t.run[IP_F32]);
   add_quant<BF16>(t.run[IP_BF16]);
   t.quant_packed_bytes = quant_packed_bytes;

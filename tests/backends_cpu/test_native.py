@@ -13,6 +13,7 @@ import torch
 from inferplane_api.errors import InvalidValue, Unsupported
 from inferplane_api.ops import SCHEMAS
 from inferplane_api.quant import DENSE, Weight
+from inferplane_api.reference import ops as reference_ops
 from inferplane_cpu import descriptor
 from inferplane_cpu.native import executor
 from inferplane_cpu.native.graphs import NativeGraphs
@@ -67,6 +68,21 @@ def test_not_a_number_is_the_largest() -> None:
     logits[0, 3] = logits[2, 48] = torch.nan
     values, _ = PROVIDER.ops()["largest@1"](logits)
     assert values.isnan().tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("count", [1, 3, 64, 65, 4099, 49152])
+def test_noise_is_the_references_bit_for_bit(count: int) -> None:
+    """A seed must give the same text on every instruction set, and whether a token is drawn among all or among few."""
+    generator = torch.Generator().manual_seed(count)
+    seeds = torch.randint(-(2**63), 2**63 - 1, (3,), generator=generator)
+    positions = torch.tensor([0, 1, 2**33 + 5])
+    scattered = torch.randint(0, 2**33, (3, count), generator=generator)
+    noise = PROVIDER.ops()["gumbel_noise@1"]
+    whole = torch.arange(count).expand(3, count)
+    for ids in (whole, whole + 1, whole.flip(1), scattered, scattered.t().contiguous().t()):
+        assert torch.equal(noise(seeds, positions, ids), reference_ops.gumbel_noise(seeds, positions, ids))
+    empty = torch.empty(0, dtype=torch.int64)
+    assert noise(empty, empty, torch.empty((0, count), dtype=torch.int64)).shape == (0, count)
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -8,7 +8,17 @@ import torch
 
 from inferplane_api.reference import ops as reference
 from inferplane_cpu.native.executor import TYPES, executor
-from inferplane_cpu.native.structs import Activation, Angles, Embedding, Gated, Kind, Largest, RmsNorm, Rope
+from inferplane_cpu.native.structs import (
+    Activation,
+    Angles,
+    Embedding,
+    Gated,
+    GumbelNoise,
+    Kind,
+    Largest,
+    RmsNorm,
+    Rope,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -88,6 +98,23 @@ def largest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     )
     executor().run(Kind.LARGEST, torch.float32, arguments)
     return values, ids
+
+
+def gumbel_noise(seeds: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """seeds, positions [N] int64, ids [N, C] int64 give [N, C] float32. A row that asks for the whole vocabulary shares
+    each block of four words."""
+    seeds, positions = seeds.contiguous(), positions.contiguous()
+    rows, count = ids.shape
+    whole = rows > 0 and ids.stride(0) == 0 and torch.equal(ids[0], torch.arange(count))
+    if not whole and (ids.stride(1) != 1 and count > 1):
+        ids = ids.contiguous()
+    out = torch.empty((rows, count), dtype=torch.float32)
+    arguments = GumbelNoise(
+        rows=rows, seeds=seeds.data_ptr(), positions=positions.data_ptr(), ids=None if whole else ids.data_ptr(),
+        y=out.data_ptr(), ids_stride=ids.stride(0), n=count,
+    )  # fmt: skip
+    executor().run(Kind.GUMBEL_NOISE, torch.float32, arguments, (seeds, positions, ids))
+    return out
 
 
 def rope(
@@ -177,6 +204,7 @@ class NativeOps:
             "gelu_tanh_mul@1": gelu_tanh_mul,
             "gelu_mul@1": gelu_mul,
             "largest@1": largest,
+            "gumbel_noise@1": gumbel_noise,
         }
 
 

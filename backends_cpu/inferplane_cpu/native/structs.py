@@ -25,6 +25,7 @@ class Kind(enum.IntEnum):
     ANGLES = 11
     LARGEST = 12
     PACK = 13
+    GUMBEL_NOISE = 14
 
 
 class Activation(enum.IntEnum):
@@ -91,6 +92,15 @@ class Largest(ctypes.Structure):
 
     _fields_ = (
         ("rows", _I64), ("x", _PTR), ("values", _PTR), ("ids", _PTR), ("x_stride", _I64), ("n", _I64),
+    )  # fmt: skip
+
+
+class GumbelNoise(ctypes.Structure):
+    """Arguments of GUMBEL_NOISE."""
+
+    _fields_ = (
+        ("rows", _I64), ("seeds", _PTR), ("positions", _PTR), ("ids", _PTR), ("y", _PTR), ("ids_stride", _I64),
+        ("n", _I64),
     )  # fmt: skip
 
 
