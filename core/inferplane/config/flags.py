@@ -17,7 +17,8 @@ from inferplane.config.annotations import settings, without_none
 from inferplane.config.environment import read_environment, read_vllm_environment, variable_of
 from inferplane.config.parser import Parser
 from inferplane.config.schema import Config
-from inferplane.config.vllm_flags import foreign, own_value
+from inferplane.config.value_words import own_value
+from inferplane.config.vllm_flags import foreign
 from inferplane.errors import InvalidValue
 
 if TYPE_CHECKING:

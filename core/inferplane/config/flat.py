@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from inferplane.config.value_words import own_value
 from inferplane.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ def sections_of(config_class: type[Config]) -> dict[str, str]:
 
 def config_from_flat(config_class: type[Config], values: dict[str, Any]) -> Config:
     """See `Config.from_flat`."""
-    from inferplane.config.vllm_flags import own_value
-
     owners = sections_of(config_class)
     nested: dict[str, dict[str, Any]] = {}
     for said, value in values.items():

@@ -5,7 +5,7 @@ Where it does not quite, `REMARKS` says how; tests hold every entry against the 
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from inferplane.config.annotations import settings
 from inferplane.config.parser import Foreign
@@ -170,16 +170,6 @@ VARIABLES = {
     "VLLM_ENFORCE_STRICT_TOOL_CALLING": ("not read", "tool calls are not parsed yet"),
 }
 """Variable to whether it is read, and what to do."""
-
-
-_VALUES = {"dtype": {"half": "float16", "float": "float32"}}
-"""Field to vLLM's other words for its values, and ours."""
-
-
-def own_value(field: str, value: Any) -> Any:
-    """Our word for a value of a field where vLLM has another, else the value."""
-    words = _VALUES.get(field, {})
-    return words.get(value, value) if isinstance(value, str) else value
 
 
 def vllm_flags() -> list[VllmFlag]:
