@@ -1,4 +1,5 @@
 // Gumbel noise: Philox4x32-10 (Salmon et al., 2011) and two logarithms in double, in loops that compilers vectorize.
+// Of all 2^24 values that a word can give, one differs from the reference, by the last bit of a float32.
 
 constexpr int kNoiseTile = 64;  // ids
 constexpr int kNoiseBlocks = kNoiseTile / 4;
@@ -30,7 +31,7 @@ IP_INLINE void philox(const uint32_t* counters, uint64_t position, uint64_t seed
     }
 }
 
-// Of a positive, normal x, within 2 units in the last place: x = m 2^e with m in [sqrt(1/2), sqrt(2)), and
+// Of a positive, normal x, within 2 units in the last place (on all that are taken here): x = m 2^e with m in [sqrt(1/2), sqrt(2)), and
 // log m = 2 artanh s with s = (m - 1) / (m + 1), |s| < 0.172, as its power series up to s^23.
 IP_INLINE double log_of(double x) {
   constexpr uint64_t kRootHalf = 0x3FE6A09E667F3BCD, kExponents = 1024;

@@ -106,7 +106,7 @@ def gumbel_noise(seeds: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor
     seeds, positions = seeds.contiguous(), positions.contiguous()
     rows, count = ids.shape
     whole = rows > 0 and ids.stride(0) == 0 and torch.equal(ids[0], torch.arange(count))
-    if not whole and (ids.stride(1) != 1 and count > 1):
+    if not whole and ids.stride(1) != 1:
         ids = ids.contiguous()
     out = torch.empty((rows, count), dtype=torch.float32)
     arguments = GumbelNoise(
