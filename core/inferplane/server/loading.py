@@ -60,18 +60,19 @@ class LoadingResponder:
         self._page = page
         self._tls = tls
         self._loop = asyncio.new_event_loop()
+        self._clients: set[asyncio.Task[None]] = set()
         listener.listen(BACKLOG)
         self._socket = listener.dup()
-        self._listening = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="loading", daemon=True)
-        self._thread.start()
-        self._listening.wait(CLIENT_SECONDS)
+        self._socket.setblocking(False)
+        self._accepting, self._accepts_no_more = threading.Event(), threading.Event()
+        threading.Thread(target=self._run, name="loading", daemon=True).start()
+        self._accepting.wait(CLIENT_SECONDS)
 
     def stop(self) -> None:
-        """Accept no more; returns when those who are being answered are, which takes no time unless they are slow."""
+        """Accept no more. Whoever was accepted is still answered, on the thread, which ends with the last of them."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(CLIENT_SECONDS)
+        self._accepts_no_more.wait(CLIENT_SECONDS)
 
     def _run(self) -> None:
         with contextlib.closing(self._loop):
@@ -79,35 +80,43 @@ class LoadingResponder:
 
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
-        self._clients: set[asyncio.Task[Any]] = set()
-        server = await asyncio.start_server(self._client, sock=self._socket, ssl=self._tls, limit=MAX_HEAD_BYTES)
-        self._listening.set()
-        await self._stopping.wait()
-        server.close()
+        with contextlib.closing(self._socket):
+            self._loop.add_reader(self._socket, self._accept)
+            self._accepting.set()
+            await self._stopping.wait()
+            self._loop.remove_reader(self._socket)
+        self._accepts_no_more.set()
         if self._clients:
-            await asyncio.wait(self._clients, timeout=1.0)
-        for task in self._clients:
-            task.cancel()
+            await asyncio.wait(self._clients)
 
-    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._clients.add(task)
-        try:
+    def _accept(self) -> None:
+        """Make a task of a connection at once. (asyncio's own server, when it is closed, forgets those in between.)"""
+        with contextlib.suppress(OSError):
+            connection, _ = self._socket.accept()
+            connection.setblocking(False)
+            task = self._loop.create_task(self._client(connection))
+            self._clients.add(task)
+            task.add_done_callback(self._clients.discard)
+
+    async def _client(self, connection: socket.socket) -> None:
+        reader = asyncio.StreamReader(MAX_HEAD_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(CLIENT_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._answer(head))
-                await writer.drain()
-                if writer.can_write_eof():
-                    writer.write_eof()
-                # Closing with unread bytes (a body) would take the answer away before it was read.
-                while not self._stopping.is_set() and await reader.read(MAX_HEAD_BYTES):
-                    pass
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass
-        finally:
-            self._clients.discard(task)
-            writer.close()
+                transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, connection, ssl=self._tls)
+                writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+                try:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(self._answer(head))
+                    await writer.drain()
+                    if writer.can_write_eof():
+                        writer.write_eof()
+                    # Closing with unread bytes (a body) would take the answer away before it was read.
+                    while await reader.read(MAX_HEAD_BYTES):
+                        pass
+                finally:
+                    writer.close()
+                await writer.wait_closed()
 
     def _answer(self, head: bytes) -> bytes:
         method, _, rest = head.partition(b" ")
