@@ -238,7 +238,7 @@ def test_without_a_platform_the_package_to_install_is_named(
     without = environment(
         *(wheel for name, wheel in wheels.items() if name not in {"inferplane-cpu", "inferplane-scripted"})
     )
-    answer = run(without, "serve", str(tiny_llama_dir), cwd=tmp_path)
+    answer = run(without, "serve", str(tiny_llama_dir), "--port", "0", cwd=tmp_path)
     assert answer.returncode != 0
     assert "pip install inferplane-cpu" in answer.stderr
     assert "Traceback" not in answer.stderr
@@ -272,7 +272,7 @@ def test_a_broken_plugin_is_named_by_the_doctor(beside_a_broken_one: Path, tmp_p
 def test_a_broken_plugin_is_named_when_asked_for(
     beside_a_broken_one: Path, tiny_llama_dir: Path, tmp_path: Path
 ) -> None:
-    answer = run(beside_a_broken_one, "serve", str(tiny_llama_dir), "--platform", "acme", cwd=tmp_path)
+    answer = run(beside_a_broken_one, "serve", str(tiny_llama_dir), "--platform", "acme", "--port", "0", cwd=tmp_path)
     assert answer.returncode != 0
     assert_named(answer.stderr)
     assert "Traceback" not in answer.stderr

@@ -46,7 +46,7 @@ def serve(thin: Any, installed: Callable[[str], Path], tiny_llama_dir: Path) -> 
     """`serve(plugin, *arguments) -> str`: what it says when it refuses to start."""
 
     def run(plugin: Path, *arguments: str) -> str:
-        command = ("serve", str(tiny_llama_dir), "--dtype", "float32", *arguments)
+        command = ("serve", str(tiny_llama_dir), "--port", "0", "--dtype", "float32", *arguments)
         done = thin.run(*command, plugins=(plugin, installed("backends_cpu")), environment=CHIP)
         assert done.returncode == 1
         return done.stderr

@@ -125,7 +125,7 @@ def refusal(done: subprocess.CompletedProcess[str], *, as_json: bool = True) -> 
 
 def assert_named(text: str, name: str, variant: Variant) -> None:
     for part in (f"{name}-inferplane 1.2.3", variant.state, variant.reason, f"{name}-inferplane", "pip install"):
-        assert part in text, part
+        assert part in text, (part, text)
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -270,8 +270,7 @@ def test_a_refusal_is_the_same_when_serving(
     plugin: Any, thin: Any, installed: Any, tiny_llama_dir: Path, bus: Path
 ) -> None:
     done = thin.run(
-        "serve",
-        str(tiny_llama_dir),
+        *("serve", str(tiny_llama_dir), "--port", "0"),
         plugins=(plugin("raises"), installed("backends_cpu")),
         environment={"TEST_SYS_ROOT": str(bus)},
     )
