@@ -31,8 +31,8 @@ IP_INLINE void philox(const uint32_t* counters, uint64_t position, uint64_t seed
     }
 }
 
-// Of a positive, normal x, within 2 units in the last place (on all that are taken here): x = m 2^e with m in [sqrt(1/2), sqrt(2)), and
-// log m = 2 artanh s with s = (m - 1) / (m + 1), |s| < 0.172, as its power series up to s^23.
+// Of a positive, normal x, within 2 units in the last place (on all that are taken here): x = m 2^e with m in
+// [sqrt(1/2), sqrt(2)), and log m = 2 artanh s with s = (m - 1) / (m + 1), |s| < 0.172, as its power series up to s^23.
 IP_INLINE double log_of(double x) {
   constexpr uint64_t kRootHalf = 0x3FE6A09E667F3BCD, kExponents = 1024;
   uint64_t bits;

@@ -25,6 +25,8 @@ MAX_HEAD_BYTES = 64 * 2**10
 CLIENT_SECONDS = 5.0
 """For one client to send its head and to take the answer."""
 BACKLOG = 2048
+ACCEPT_AGAIN_SECONDS = 0.25
+"""After a connection could not be accepted for want of descriptors."""
 
 
 class StartupStatus:
@@ -81,7 +83,7 @@ class LoadingResponder:
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
         with contextlib.closing(self._socket):
-            self._loop.add_reader(self._socket, self._accept)
+            self._listen()
             self._accepting.set()
             await self._stopping.wait()
             self._loop.remove_reader(self._socket)
@@ -89,14 +91,25 @@ class LoadingResponder:
         if self._clients:
             await asyncio.wait(self._clients)
 
+    def _listen(self) -> None:
+        if not self._stopping.is_set():
+            self._loop.add_reader(self._socket, self._accept)
+
     def _accept(self) -> None:
         """Make a task of a connection at once. (asyncio's own server, when it is closed, forgets those in between.)"""
-        with contextlib.suppress(OSError):
+        try:
             connection, _ = self._socket.accept()
-            connection.setblocking(False)
-            task = self._loop.create_task(self._client(connection))
-            self._clients.add(task)
-            task.add_done_callback(self._clients.discard)
+        except (BlockingIOError, ConnectionError):
+            return  # the client has gone again
+        except OSError:
+            # No descriptor is free. The connection stays where it is, and asking again at once would keep a core busy.
+            self._loop.remove_reader(self._socket)
+            self._loop.call_later(ACCEPT_AGAIN_SECONDS, self._listen)
+            return
+        connection.setblocking(False)
+        task = self._loop.create_task(self._client(connection))
+        self._clients.add(task)
+        task.add_done_callback(self._clients.discard)
 
     async def _client(self, connection: socket.socket) -> None:
         reader = asyncio.StreamReader(MAX_HEAD_BYTES)

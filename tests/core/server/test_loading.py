@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import socket
 import threading
 from collections import Counter
@@ -68,3 +70,26 @@ def test_who_was_accepted_is_answered_after_the_stop(listener: socket.socket) ->
         responder.stop()
         client.sendall(b" HTTP/1.1\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 503")
+
+
+def test_who_finds_no_descriptor_free_is_answered_once_there_is_one(listener: socket.socket) -> None:
+    for thread in threading.enumerate():
+        if thread.name == "loading":
+            thread.join(PATIENCE)  # an earlier test's, which would free descriptors meanwhile
+    responder = LoadingResponder(listener, StartupStatus())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as client:
+        client.settimeout(0.5)
+        next_free = os.dup(0)
+        os.close(next_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_free, hard))
+        try:
+            client.connect(listener.getsockname())
+            client.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+            with pytest.raises(TimeoutError):
+                client.recv(100)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        client.settimeout(PATIENCE)
+        assert client.recv(100).startswith(b"HTTP/1.1 503")
+    responder.stop()
