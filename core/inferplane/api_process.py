@@ -46,7 +46,7 @@ class _Commands:
     def __init__(self) -> None:
         self.serve = asyncio.Event()
         self.client: FollowingClient | None = None
-        self.stop: Callable[[], None] | None = None
+        self.stop: Callable[[], object] | None = None
         self._drains = 0
 
     def take(self, message: ToWorker) -> None:
@@ -62,7 +62,7 @@ class _Commands:
         else:
             self.serve.set()
 
-    def stopped_by(self, stop: Callable[[], None]) -> None:
+    def stopped_by(self, stop: Callable[[], object]) -> None:
         """stop(): called for every Drain, those included that have come."""
         self.stop = stop
         for _ in range(self._drains):
@@ -78,8 +78,7 @@ async def _run(launch: WorkerLaunch, status: BinaryIO) -> int:
     def give_up(cause: EngineDead) -> None:
         log.error("%s", cause.message)
         broken.set()
-        if commands.stop is not None:
-            commands.stop()
+        commands.take(Drain())
 
     commands.client = client = FollowingClient(
         launch.plan,
@@ -107,6 +106,9 @@ async def _run(launch: WorkerLaunch, status: BinaryIO) -> int:
     app = create_app(Service(prepared, client, cells))
     write_frame(status, msgspec.msgpack.encode(Loaded()))
     await commands.serve.wait()
+    catching_up = asyncio.create_task(client.caught_up())
+    commands.stopped_by(catching_up.cancel)
+    await asyncio.wait([catching_up])
     listener = socket.socket(fileno=launch.listener)
 
     def stopped_by(stop: Callable[[int], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,7 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from inferplane.channel.address import choose_address, make_folder, remove_address
+from inferplane.channel.engine_end import EngineEnd
+from inferplane.client.following_client import EngineNews
+from inferplane.config import Config
+from inferplane.launch import make_plan
+from inferplane.launch_types import FrontEnd
+from inferplane.messages import Ready, Stats
+from inferplane.server.workers import Workers
+from inferplane_api.kv import KVGeometry
+from inferplane_api.runner import Capacity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -153,6 +166,38 @@ def test_both_answer_count_together_and_one_may_die(scripted_model: Path, served
 def _serves(process: psutil.Process, stream: httpx.Response) -> bool:
     port = stream.extensions["network_stream"].get_extra_info("client_addr")[1]
     return any(each.raddr and each.raddr.port == port for each in process.net_connections("tcp"))
+
+
+async def test_none_answers_before_the_engine_has_greeted_it(scripted_model: Path) -> None:
+    """The owner may have heard of the engine long before: its news come by another way."""
+    address = choose_address()
+    make_folder(address)
+    engine = EngineEnd(address)
+    config = Config.model_validate({"model": {"model": str(scripted_model)}, "platform": {"platform": "scripted"}})
+    planned = make_plan(config)
+    said = config.model_dump_json(exclude_unset=True).encode()
+    news = EngineNews(state="ready", address=address, stats=Stats(), stats_before=Stats())
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/health"
+    front_end = FrontEnd(1, planned.plan, said, "", [])
+    workers = Workers(front_end, listener, news=lambda: news, on_gone=lambda _: None)
+    workers.start()
+    try:
+        await asyncio.wait_for(workers.ready(), 30)
+        workers.serve()
+        async with httpx.AsyncClient() as client:
+            with pytest.raises(httpx.ReadTimeout):
+                await client.get(url, timeout=1)
+            (hello,) = engine.receive(0)
+            geometry = KVGeometry(page_bytes=64, groups=(), block_size=16)
+            capacity = Capacity(max_model_len=64, num_pages=9, max_num_seqs=4, kv_tokens=128, geometry=geometry)
+            engine.send(Ready(client_id=hello.client_id, engine_id=0, capacity=capacity))
+            assert (await client.get(url, timeout=10)).status_code == 200
+    finally:
+        await workers.close()
+        listener.close()
+        engine.close()
+        remove_address(address)
 
 
 def test_limits_restarts_and_the_end_hold_for_all_of_them_together(scripted_model: Path, served: Any) -> None:

@@ -73,15 +73,29 @@ class FollowingClient(ProcessClient):
     ) -> None:
         """on_broken(cause): the channel failed on this side, and nothing can be done about it here."""
         super().__init__(
-            plan, max_queued=max_queued, max_queued_tokens=max_queued_tokens, hang_seconds=float("inf"), cells=cells
+            plan,
+            max_queued=max_queued,
+            max_queued_tokens=max_queued_tokens,
+            hang_seconds=float("inf"),
+            on_change=lambda: self._moved.set(),
+            cells=cells,
         )
         self.client_id = client_id
         self._on_broken = on_broken
         self._address = news.address
+        self._owner_state = news.state
+        self._moved = asyncio.Event()
         self._note(news)
+
+    async def caught_up(self) -> None:
+        """Wait until an engine that its owner calls ready has greeted this side too: the two come by different ways."""
+        while self._owner_state == "ready" and self.state == "starting":
+            self._moved.clear()
+            await self._moved.wait()
 
     def learn(self, news: EngineNews) -> None:
         """The engine died, hangs, goes on, or is another one."""
+        self._owner_state = news.state
         cause = EngineDead("the engine is gone", code="engine.dead")
         if news.cause:
             message, code, remedy, error_id = news.cause
@@ -104,6 +118,7 @@ class FollowingClient(ProcessClient):
             self._send(Abort(client_id=self.client_id, request_ids=running))
         elif news.state == "ready" and self.state == "hung":
             self.state, self.failure = "ready", None
+        self._moved.set()
 
     def _note(self, news: EngineNews) -> None:
         self.stats, self.stats_before = news.stats, news.stats_before

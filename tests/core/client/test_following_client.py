@@ -164,3 +164,30 @@ async def test_one_that_comes_late_knows_what_was_before(engines: list[Engine]) 
         await asyncio.sleep(0.005)
     assert (client.stats.generation_tokens, client.stats.engine_restarts) == (16, 2)
     await client.close()
+
+
+async def test_it_has_caught_up_once_the_engine_that_is_ready_has_greeted_it_too(engines: list[Engine]) -> None:
+    follower = Follower(news(engines[0], "starting"))
+    client = follower.client
+    client.launch()
+    await asyncio.wait_for(client.caught_up(), 5)  # the owner waits too
+    client.learn(news(engines[0], "ready"))
+    waiting = asyncio.create_task(client.caught_up())
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    await engines[0].greet()
+    await asyncio.wait_for(waiting, 5)
+    assert client.state == "ready"
+    await client.close()
+
+
+@pytest.mark.parametrize("state", ["dead", "hung", "starting"])
+async def test_for_an_engine_that_is_lost_meanwhile_it_does_not_wait(engines: list[Engine], state: Any) -> None:
+    follower = Follower(news(engines[0], "ready"))
+    follower.client.launch()
+    waiting = asyncio.create_task(follower.client.caught_up())
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    follower.client.learn(news(engines[0], state, num_restarts=int(state == "starting"), cause=CAUSE))
+    await asyncio.wait_for(waiting, 5)
+    await follower.client.close()
